@@ -16,6 +16,10 @@ var (
 	// GroupVersion is the group and version of the kinds in this package.
 	GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1alpha1"}
 
+	// SchemeGroupVersion is GroupVersion under the name that generated apply
+	// configurations expect.
+	SchemeGroupVersion = GroupVersion
+
 	// SeatPoolResource names the resource the API server serves SeatPools under.
 	SeatPoolResource = GroupVersion.WithResource("seatpools")
 
