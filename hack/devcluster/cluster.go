@@ -1,0 +1,345 @@
+// Copyright The seatpool Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+const (
+	// startPatience is how long a process may take to answer. The API server
+	// takes about 3 s on an idle machine.
+	startPatience = 90 * time.Second
+
+	// portTries is how often a cluster is tried again on other ports, when
+	// somebody took one between its being found and its being used.
+	portTries = 3
+)
+
+// endpoints say where everything listens.
+type endpoints struct {
+	Etcd       string    `json:"etcd"`
+	APIServers []string  `json:"apiservers"`
+	Balancer   string    `json:"balancer,omitempty"`
+	Managers   []manager `json:"managers,omitempty"`
+}
+
+// manager says where one manager listens.
+type manager struct {
+	Name    string `json:"name"`
+	Webhook string `json:"webhook"`
+	Metrics string `json:"metrics"`
+	Health  string `json:"health"`
+}
+
+func readEndpoints(dir string) (*endpoints, error) {
+	content, err := os.ReadFile(filepath.Join(dir, "endpoints.json"))
+	if err != nil {
+		return nil, fmt.Errorf("%w: is there a cluster in that folder?", err)
+	}
+	ends := &endpoints{}
+	return ends, json.Unmarshal(content, ends)
+}
+
+// cluster is a control plane with its parts.
+type cluster struct {
+	options
+	authority *authority
+	ends      endpoints
+	processes []*process
+}
+
+func newCluster(o options) (*cluster, error) {
+	var err error
+	if o.dir, err = filepath.Abs(o.dir); err != nil {
+		return nil, err
+	}
+	for _, folder := range []string{"pids", "logs", "pki"} {
+		if err := os.MkdirAll(filepath.Join(o.dir, folder), 0o700); err != nil {
+			return nil, err
+		}
+	}
+	if left, err := os.ReadDir(filepath.Join(o.dir, "pids")); err != nil || len(left) > 0 {
+		return nil, fmt.Errorf("%s is in use by another cluster, or was left by one that was killed: use another --dir, or remove it", o.dir)
+	}
+	return &cluster{options: o}, nil
+}
+
+// run starts everything, and stops everything when the context ends.
+func (c *cluster) run(ctx context.Context) error {
+	defer c.stop()
+	if err := c.startControlPlane(ctx); err != nil {
+		return err
+	}
+	inst, err := newInstaller(filepath.Join(c.dir, "kubeconfig"), c.assets, c.config)
+	if err != nil {
+		return err
+	}
+	if err := inst.install(ctx); err != nil {
+		return err
+	}
+	go inst.finishNamespaces(ctx)
+	if !c.noOperator {
+		if err := c.startOperator(ctx, inst); err != nil {
+			return err
+		}
+	}
+	if err := c.writeEndpoints(); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	return c.watch(ctx)
+}
+
+// watch returns when the context ends, or with an error when the control plane
+// itself has ended. Managers may be killed by whoever tests that.
+func (c *cluster) watch(ctx context.Context) error {
+	ticker := time.NewTicker(200 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		if etcd := c.processes[0]; etcd.ended() {
+			return etcd.failure("etcd has ended")
+		}
+	}
+}
+
+func (c *cluster) stop() {
+	// Managers first, and etcd last.
+	for i := len(c.processes) - 1; i >= 0; i-- {
+		c.processes[i].end()
+	}
+}
+
+// startControlPlane starts etcd and the API servers.
+func (c *cluster) startControlPlane(ctx context.Context) error {
+	var err error
+	pki := filepath.Join(c.dir, "pki")
+	if c.authority, err = newAuthority(pki); err != nil {
+		return err
+	}
+	for name, user := range map[string]string{"apiserver": "kube-apiserver", "service-account": "service-account"} {
+		if err := c.authority.issueTo(pki, name, user); err != nil {
+			return err
+		}
+	}
+	if err := c.authority.issueTo(filepath.Join(pki, "webhook"), "tls", "webhook"); err != nil {
+		return err
+	}
+	for try := 1; ; try++ {
+		err := c.tryControlPlane(ctx)
+		if err == nil || try == portTries || ctx.Err() != nil {
+			return err
+		}
+		c.stop()
+		c.processes = nil
+	}
+}
+
+func (c *cluster) tryControlPlane(ctx context.Context) error {
+	ports, err := freePorts(2 + c.apiservers)
+	if err != nil {
+		return err
+	}
+	if err := c.startEtcd(ctx, ports[0], ports[1]); err != nil {
+		return err
+	}
+	c.ends.APIServers = nil
+	for n := range c.apiservers {
+		if err := c.startAPIServer(ctx, n, ports[2+n]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *cluster) startEtcd(ctx context.Context, port, peerPort int) error {
+	data := filepath.Join(c.dir, "etcd")
+	if err := os.RemoveAll(data); err != nil {
+		return err
+	}
+	c.ends.Etcd = "http://127.0.0.1:" + strconv.Itoa(port)
+	peer := "http://127.0.0.1:" + strconv.Itoa(peerPort)
+	args := []string{
+		"--data-dir", data, "--listen-client-urls", c.ends.Etcd, "--advertise-client-urls", c.ends.Etcd,
+		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default=" + peer,
+	}
+	if !c.fsync {
+		args = append(args, "--unsafe-no-fsync")
+	}
+	etcd, err := c.start("etcd", filepath.Join(c.assets, "etcd"), args, false)
+	if err != nil {
+		return err
+	}
+	return c.await(ctx, etcd, func() bool { return answers(http.DefaultClient, c.ends.Etcd+"/readyz") })
+}
+
+func (c *cluster) startAPIServer(ctx context.Context, n, port int) error {
+	pki := filepath.Join(c.dir, "pki")
+	in := func(name string) string { return filepath.Join(pki, name) }
+	args := append([]string{
+		"--etcd-servers", c.ends.Etcd, "--secure-port", strconv.Itoa(port), "--bind-address", "127.0.0.1",
+		"--tls-cert-file", in("apiserver.crt"), "--tls-private-key-file", in("apiserver.key"), "--client-ca-file", in("ca.crt"),
+		"--service-account-issuer", "https://kubernetes.default.svc",
+		"--service-account-key-file", in("service-account.key"), "--service-account-signing-key-file", in("service-account.key"),
+		"--service-cluster-ip-range", "10.0.0.0/24", "--authorization-mode", "RBAC",
+	}, c.apiserverArgs...)
+	name := fmt.Sprint("kube-apiserver-", n)
+	server, err := c.start(name, filepath.Join(c.assets, "kube-apiserver"), args, false)
+	if err != nil {
+		return err
+	}
+	url := "https://127.0.0.1:" + strconv.Itoa(port)
+	c.ends.APIServers = append(c.ends.APIServers, url)
+	admin, err := c.authority.kubeconfigFor(url, "admin", []string{"system:masters"})
+	if err != nil {
+		return err
+	}
+	files := map[string][]byte{fmt.Sprint("kubeconfig-", n): admin}
+	if n == 0 {
+		files["kubeconfig"] = admin
+	}
+	if err := writeFiles(c.dir, files); err != nil {
+		return err
+	}
+	inst, err := newInstaller(filepath.Join(c.dir, fmt.Sprint("kubeconfig-", n)), c.assets, c.config)
+	if err != nil {
+		return err
+	}
+	return c.await(ctx, server, func() bool {
+		return inst.kube.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error() == nil
+	})
+}
+
+// startOperator starts the managers behind a balancer, and points the webhook
+// configurations at it.
+func (c *cluster) startOperator(ctx context.Context, inst *installer) error {
+	token, err := inst.managerToken(ctx)
+	if err != nil {
+		return err
+	}
+	var backends []*backend
+	for n := range c.replicas {
+		be, err := c.startManager(n, token)
+		if err != nil {
+			return err
+		}
+		backends = append(backends, be)
+	}
+	b, err := newBalancer(backends)
+	if err != nil {
+		return err
+	}
+	c.ends.Balancer = b.url()
+	go b.run(ctx)
+	if err := inst.installWebhooks(ctx, b.url(), c.authority.certPEM); err != nil {
+		return err
+	}
+	first := c.processes[len(c.processes)-c.replicas]
+	return c.await(ctx, first, b.allReady)
+}
+
+func (c *cluster) startManager(n int, token string) (*backend, error) {
+	ports, err := freePorts(3)
+	if err != nil {
+		return nil, err
+	}
+	name := fmt.Sprint("manager-", n)
+	config, err := c.authority.kubeconfig(c.ends.APIServers[n%len(c.ends.APIServers)], managerAccount, &clientcmdapi.AuthInfo{Token: token})
+	if err != nil {
+		return nil, err
+	}
+	if err := writeFiles(filepath.Join(c.dir, "pki"), map[string][]byte{name + ".kubeconfig": config}); err != nil {
+		return nil, err
+	}
+	local := func(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
+	args := append([]string{
+		"--kubeconfig", filepath.Join(c.dir, "pki", name+".kubeconfig"), "--namespace", operatorNamespace,
+		"--webhook-host", "127.0.0.1", "--webhook-port", strconv.Itoa(ports[0]),
+		"--webhook-cert-dir", filepath.Join(c.dir, "pki", "webhook"),
+		"--metrics-bind-address", local(ports[1]), "--health-probe-bind-address", local(ports[2]),
+	}, c.managerArgs...)
+	if _, err := c.start(name, c.manager, args, c.restart); err != nil {
+		return nil, err
+	}
+	m := manager{Name: name, Webhook: "https://" + local(ports[0]), Metrics: "https://" + local(ports[1]), Health: "http://" + local(ports[2])}
+	c.ends.Managers = append(c.ends.Managers, m)
+	return &backend{address: local(ports[0]), health: m.Health}, nil
+}
+
+func (c *cluster) start(name, path string, args []string, restart bool) (*process, error) {
+	p := &process{name: name, path: path, args: args, dir: c.dir, restart: restart}
+	if err := p.start(); err != nil {
+		return nil, err
+	}
+	c.processes = append(c.processes, p)
+	return p, nil
+}
+
+// await waits until something started answers.
+func (c *cluster) await(ctx context.Context, p *process, answers func() bool) error {
+	err := until(ctx, startPatience, p.name+" does not answer", func() bool { return answers() || p.ended() })
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case p.ended():
+		return p.failure(p.name + " has ended")
+	case err != nil:
+		return p.failure(err.Error())
+	}
+	return nil
+}
+
+func (c *cluster) writeEndpoints() error {
+	content, err := json.MarshalIndent(c.ends, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFiles(c.dir, map[string][]byte{"endpoints.json": append(content, '\n')})
+}
+
+// until waits until a condition holds.
+func until(ctx context.Context, patience time.Duration, otherwise string, condition func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for !condition() {
+		select {
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return errors.New(otherwise)
+			}
+			return ctx.Err()
+		case <-ticker.C:
+		}
+	}
+	return nil
+}
+
+func answers(client *http.Client, url string) bool {
+	res, err := client.Get(url)
+	if err != nil {
+		return false
+	}
+	res.Body.Close()
+	return res.StatusCode == http.StatusOK
+}
+
+func encodeBase64(data []byte) string { return base64.StdEncoding.EncodeToString(data) }

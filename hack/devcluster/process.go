@@ -1,0 +1,169 @@
+// Copyright The seatpool Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// restartDelay is how long a manager stays down before it is started again.
+	restartDelay = 300 * time.Millisecond
+
+	// stopPatience is how long a process may take to stop before it is killed.
+	stopPatience = 20 * time.Second
+
+	// tailLength is how much of a log an error shows.
+	tailLength = 2000
+)
+
+// process is a program that devcluster runs.
+type process struct {
+	name string
+	path string
+	args []string
+	dir  string // the cluster's
+	// restart has it started again when it ends.
+	restart bool
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended for good
+	stop context.CancelFunc
+}
+
+// start runs the process, and again when it ends if it should be.
+func (p *process) start() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	p.stop = cancel
+	p.done = make(chan struct{})
+	started := make(chan error, 1)
+	go func() {
+		// Pdeathsig is about the thread that started a process, so that this
+		// one must live as long as devcluster.
+		runtime.LockOSThread()
+		defer close(p.done)
+		for first := true; ; first = false {
+			err := p.launch()
+			if first {
+				started <- err
+			}
+			if err == nil {
+				_ = p.cmd.Wait() // how it ended is in its log
+			}
+			if !p.restart || ctx.Err() != nil {
+				return
+			}
+			timer := time.NewTimer(restartDelay)
+			select {
+			case <-ctx.Done():
+				timer.Stop()
+				return
+			case <-timer.C:
+			}
+		}
+	}()
+	return <-started
+}
+
+func (p *process) launch() error {
+	log, err := os.OpenFile(p.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(p.path, p.args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	// A group of its own, so that a Ctrl-C at the terminal reaches devcluster
+	// alone, which stops the rest in order.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("%s could not be started: %w", p.name, err)
+	}
+	p.mu.Lock()
+	p.cmd = cmd
+	p.mu.Unlock()
+	return os.WriteFile(filepath.Join(p.dir, "pids", p.name), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600)
+}
+
+func (p *process) logPath() string { return filepath.Join(p.dir, "logs", p.name+".log") }
+
+// ended reports whether the process is not running any more and will not be.
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// end stops the process for good.
+func (p *process) end() {
+	if p.stop == nil {
+		return
+	}
+	p.stop()
+	p.signal(syscall.SIGCONT) // somebody may have stopped it
+	p.signal(syscall.SIGTERM)
+	timer := time.NewTimer(stopPatience)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+	case <-timer.C:
+		p.signal(syscall.SIGKILL)
+		<-p.done
+	}
+	_ = os.Remove(filepath.Join(p.dir, "pids", p.name)) // it may never have been written
+}
+
+func (p *process) signal(s syscall.Signal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd != nil {
+		_ = p.cmd.Process.Signal(s) // it may have ended
+	}
+}
+
+// failure returns an error that shows the end of the process's log.
+func (p *process) failure(what string) error {
+	log, err := os.ReadFile(p.logPath())
+	if err != nil {
+		return errors.Join(errors.New(what), err)
+	}
+	if len(log) > tailLength {
+		log = log[len(log)-tailLength:]
+		if i := bytes.IndexByte(log, '\n'); i >= 0 {
+			log = log[i+1:]
+		}
+	}
+	return fmt.Errorf("%s; its log %s ends with:\n%s", what, p.logPath(), log)
+}
+
+// freePorts returns ports of the loopback address that are free now.
+func freePorts(n int) ([]int, error) {
+	var ports []int
+	for range n {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		// Held until all are found, so that none is found twice.
+		defer listener.Close()
+		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
