@@ -33,6 +33,8 @@ type PoolReference struct {
 // Holder says who holds the seat. Nothing here is authenticated: it is shown
 // to people, and instanceID lets an installation find its seat again. Who may
 // renew is decided by status.requester.
+//
+// +kubebuilder:validation:MinProperties=1
 type Holder struct {
 	// user is the person who holds the seat, for display. Up to 253
 	// characters. Set by the client, immutable.

@@ -246,7 +246,7 @@ type SeatPoolStatus struct {
 	// observedGeneration is the metadata.generation the status was computed
 	// for. Set by the operator.
 	//
-	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Minimum=1
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
