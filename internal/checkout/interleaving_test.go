@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -133,6 +134,23 @@ func (w *world) through(name string, do func()) {
 	w.calls = append(w.calls, c)
 	w.mu.Unlock()
 	<-c.done
+}
+
+// waiting returns the calls that wait.
+func (w *world) waiting() []*call {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.calls)
+}
+
+// let lets one of them through.
+func (w *world) let(i int) {
+	w.mu.Lock()
+	c := w.calls[i]
+	w.calls = slices.Delete(w.calls, i, i+1)
+	w.mu.Unlock()
+	c.do()
+	close(c.done)
 }
 
 func (w *world) GetPool(context.Context, types.NamespacedName) (pool *seatpoolv1alpha1.SeatPool, err error) {
@@ -316,18 +334,16 @@ func (w *world) step(maxClients int) bool {
 		do   func()
 	}
 	var choices []choice
-	for i, c := range w.calls {
+	for i, c := range w.waiting() {
 		choices = append(choices, choice{c.name, func() {
-			w.calls = slices.Delete(w.calls, i, i+1)
-			c.do()
-			close(c.done)
+			w.let(i)
 		}})
 	}
 	for i, r := range w.replicas {
 		if r.seen < len(w.log) {
 			choices = append(choices, choice{fmt.Sprint("hear", i), func() { w.hear(r) }})
 		}
-		if version := w.pool.DeepCopy(); len(w.calls) > 0 {
+		if version := w.pool.DeepCopy(); len(w.waiting()) > 0 {
 			choices = append(choices, choice{fmt.Sprint("observe", i), func() { r.committers.Observe(version) }})
 		}
 		if len(w.clients) < maxClients {
@@ -345,7 +361,7 @@ func (w *world) step(maxClients int) bool {
 		case asking, over:
 		}
 	}
-	if len(w.calls) > 0 && !slices.ContainsFunc(w.clients, func(c *asker) bool { return c.phase == granted }) {
+	if len(w.waiting()) > 0 && !slices.ContainsFunc(w.clients, func(c *asker) bool { return c.phase == granted }) {
 		// Patience runs out; and no create is under way that could outlive this.
 		choices = append(choices, choice{"time", func() { time.Sleep(300 * time.Millisecond) }})
 	}
@@ -363,11 +379,8 @@ func (w *world) finish() {
 	for range 10_000 {
 		synctest.Wait()
 		busy := false
-		for len(w.calls) > 0 {
-			c := w.calls[0]
-			w.calls = w.calls[1:]
-			c.do()
-			close(c.done)
+		for len(w.waiting()) > 0 {
+			w.let(0)
 			synctest.Wait()
 			busy = true
 		}
@@ -413,7 +426,7 @@ func (w *world) run(steps, maxClients int) error {
 
 // TestInterleavings plays the model of the protocol with the real committer.
 func TestInterleavings(t *testing.T) {
-	for seed := range uint64(2000) {
+	for seed := range uint64(800) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, seed, 1+int(seed%2), 2+int(seed%2), honest)
 			if err := w.run(150, 8); err != nil {
@@ -424,14 +437,14 @@ func TestInterleavings(t *testing.T) {
 			// found dead in time, and the pool can be filled.
 			refresh := func() {
 				w.replicas[0].committers.Observe(w.pool.DeepCopy())
-				done := false
+				var done atomic.Bool
 				go func() {
 					if _, err := w.replicas[0].committers.Refresh(context.Background(), poolKey); err != nil {
 						t.Errorf("seed %d: refresh: %v", seed, err)
 					}
-					done = true
+					done.Store(true)
 				}()
-				for !done {
+				for !done.Load() {
 					w.finish()
 				}
 			}
