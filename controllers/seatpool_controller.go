@@ -35,12 +35,15 @@ const statusDelay = 500 * time.Millisecond
 // Refresher brings the status of a pool up to date. It is implemented by
 // checkout.Committers.
 type Refresher interface {
+	Observe(pool *seatpoolv1alpha1.SeatPool)
 	Refresh(ctx context.Context, pool types.NamespacedName) (time.Duration, error)
 }
 
 // SeatPoolReconciler keeps the status of pools up to date when leases come, end
 // or expire and when the pool itself is changed. Heartbeats do not concern it.
 type SeatPoolReconciler struct {
+	// Pools reads pools out of memory.
+	Pools      client.Reader
 	Committers Refresher
 	Index      *checkout.Index
 }
@@ -70,6 +73,13 @@ func (r *SeatPoolReconciler) SetupWithManager(mgr ctrl.Manager) error {
 // Reconcile brings the status of one pool up to date. It comes back when the
 // status changes by time alone.
 func (r *SeatPoolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	pool := &seatpoolv1alpha1.SeatPool{}
+	if err := r.Pools.Get(ctx, req.NamespacedName, pool); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err) // its leases run out and are reaped
+	}
+	// The committer must not take an older version for the newest than the one
+	// this call is about.
+	r.Committers.Observe(pool)
 	next, err := r.Committers.Refresh(ctx, req.NamespacedName)
 	if err != nil {
 		return ctrl.Result{}, err

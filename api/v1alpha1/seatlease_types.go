@@ -155,7 +155,7 @@ type SeatLeaseStatus struct {
 // seat back. A lease that is not renewed expires, and its seat is free again.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:shortName=sl,categories=seatpool
+// +kubebuilder:resource:shortName=sl,categories=seats
 // +kubebuilder:selectablefield:JSONPath=`.spec.poolRef.name`
 // +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.poolRef.name`
 // +kubebuilder:printcolumn:name="User",type=string,JSONPath=`.spec.holder.user`

@@ -303,7 +303,7 @@ type SeatPoolStatus struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:shortName=sp,categories=seatpool
+// +kubebuilder:resource:shortName=sp,categories=seats
 // +kubebuilder:printcolumn:name="Product",type=string,JSONPath=`.spec.product`
 // +kubebuilder:printcolumn:name="Seats",type=integer,JSONPath=`.spec.seats`
 // +kubebuilder:printcolumn:name="In-Use",type=integer,JSONPath=`.status.seatsInUse`

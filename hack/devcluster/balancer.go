@@ -19,6 +19,10 @@ const (
 
 	// checkTimeout bounds one look.
 	checkTimeout = time.Second
+
+	// dialTimeout is when the next manager is tried. On the loopback address
+	// only one that was stopped takes any time.
+	dialTimeout = time.Second
 )
 
 // backend is a manager that connections can be sent to.
@@ -39,8 +43,8 @@ type balancer struct {
 	turn     int
 }
 
-func newBalancer(backends []*backend) (*balancer, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+func newBalancer(ctx context.Context, backends []*backend) (*balancer, error) {
+	listener, err := listen(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -56,14 +60,14 @@ func (b *balancer) run(ctx context.Context) {
 	}
 	go func() {
 		<-ctx.Done()
-		b.listener.Close()
+		_ = b.listener.Close() // nothing can be done about it
 	}()
 	for {
 		conn, err := b.listener.Accept()
 		if err != nil {
 			return // the listener was closed
 		}
-		go b.serve(conn)
+		go b.serve(ctx, conn)
 	}
 }
 
@@ -85,7 +89,7 @@ func (b *balancer) watch(ctx context.Context, be *backend) {
 }
 
 func (b *balancer) check(ctx context.Context, be *backend) bool {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, be.health+"/readyz", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, be.health+"/readyz", http.NoBody)
 	if err != nil {
 		return false
 	}
@@ -93,20 +97,24 @@ func (b *balancer) check(ctx context.Context, be *backend) bool {
 	if err != nil {
 		return false
 	}
-	res.Body.Close()
+	_ = res.Body.Close() // the answer is in the status
 	return res.StatusCode == http.StatusOK
 }
 
 // allReady reports whether every manager is ready.
-func (b *balancer) allReady() bool {
+func (b *balancer) allReady() bool { return b.firstNotReady() == len(b.backends) }
+
+// firstNotReady returns the place of the first manager that is not ready, or how
+// many there are.
+func (b *balancer) firstNotReady() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, be := range b.backends {
+	for i, be := range b.backends {
 		if !be.ready {
-			return false
+			return i
 		}
 	}
-	return true
+	return len(b.backends)
 }
 
 // candidates returns the addresses of the managers that are ready, beginning
@@ -125,10 +133,11 @@ func (b *balancer) candidates() []string {
 }
 
 // serve connects one client with the first manager that answers.
-func (b *balancer) serve(client net.Conn) {
-	defer client.Close()
+func (b *balancer) serve(ctx context.Context, client net.Conn) {
+	dialer := net.Dialer{Timeout: dialTimeout}
+	defer func() { _ = client.Close() }() // it may be closed already
 	for _, address := range b.candidates() {
-		server, err := net.DialTimeout("tcp", address, time.Second)
+		server, err := dialer.DialContext(ctx, "tcp", address)
 		if err != nil {
 			continue
 		}
@@ -143,6 +152,6 @@ func (b *balancer) serve(client net.Conn) {
 // pipe copies until one side ends, and then ends both.
 func pipe(to, from net.Conn) {
 	_, _ = io.Copy(to, from) // how a connection ends is for its two ends to know
-	to.Close()
-	from.Close()
+	_ = to.Close()
+	_ = from.Close()
 }

@@ -13,6 +13,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -26,6 +29,10 @@ const (
 	// portTries is how often a cluster is tried again on other ports, when
 	// somebody took one between its being found and its being used.
 	portTries = 3
+
+	// hopeless is how often a manager may end before it is ready. It may well
+	// do so once, when an API server has not yet heard what it may do.
+	hopeless = 5
 )
 
 // endpoints say where everything listens.
@@ -56,6 +63,7 @@ func readEndpoints(dir string) (*endpoints, error) {
 // cluster is a control plane with its parts.
 type cluster struct {
 	options
+	lock      *os.File
 	authority *authority
 	ends      endpoints
 	processes []*process
@@ -66,20 +74,56 @@ func newCluster(o options) (*cluster, error) {
 	if o.dir, err = filepath.Abs(o.dir); err != nil {
 		return nil, err
 	}
+	lock, err := lockFolder(o.dir)
+	if err != nil {
+		return nil, err
+	}
+	// What an earlier cluster left is gone with it: it may have been killed.
+	if err := os.Remove(filepath.Join(o.dir, "endpoints.json")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
 	for _, folder := range []string{"pids", "logs", "pki"} {
-		if err := os.MkdirAll(filepath.Join(o.dir, folder), 0o700); err != nil {
+		if err := errors.Join(os.RemoveAll(filepath.Join(o.dir, folder)), os.MkdirAll(filepath.Join(o.dir, folder), 0o700)); err != nil {
 			return nil, err
 		}
 	}
-	if left, err := os.ReadDir(filepath.Join(o.dir, "pids")); err != nil || len(left) > 0 {
-		return nil, fmt.Errorf("%s is in use by another cluster, or was left by one that was killed: use another --dir, or remove it", o.dir)
+	return &cluster{options: o, lock: lock}, nil
+}
+
+// lockFolder makes the folder this process's own for as long as it runs, however
+// it ends.
+func lockFolder(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
 	}
-	return &cluster{options: o}, nil
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	switch err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return nil, errors.Join(fmt.Errorf("%s is in use by another cluster: stop that one, or use another --dir", dir), lock.Close())
+	case err != nil:
+		return nil, errors.Join(fmt.Errorf("%s could not be locked: %w", dir, err), lock.Close())
+	}
+	return lock, nil
 }
 
 // run starts everything, and stops everything when the context ends.
 func (c *cluster) run(ctx context.Context) error {
+	defer func() { _ = c.lock.Close() }() // the end of the process unlocks it too
 	defer c.stop()
+	if err := c.startAll(ctx); err != nil {
+		if ctx.Err() != nil {
+			return errors.New("it was told to stop before it was ready")
+		}
+		return err
+	}
+	fmt.Println("ready")
+	return c.watch(ctx)
+}
+
+func (c *cluster) startAll(ctx context.Context) error {
 	if err := c.startControlPlane(ctx); err != nil {
 		return err
 	}
@@ -96,11 +140,10 @@ func (c *cluster) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.writeEndpoints(); err != nil {
+	if err := c.awaitEverywhere(ctx); err != nil {
 		return err
 	}
-	fmt.Println("ready")
-	return c.watch(ctx)
+	return c.writeEndpoints()
 }
 
 // watch returns when the context ends, or with an error when the control plane
@@ -120,10 +163,18 @@ func (c *cluster) watch(ctx context.Context) error {
 	}
 }
 
+// stop stops what was started: managers first, which still have something to
+// tell the API servers, and etcd last. Those of a kind are stopped at once, since
+// each of them takes its time.
 func (c *cluster) stop() {
-	// Managers first, and etcd last.
-	for i := len(c.processes) - 1; i >= 0; i-- {
-		c.processes[i].end()
+	for _, kind := range []string{"manager-", "kube-apiserver-", "etcd"} {
+		var wg sync.WaitGroup
+		for _, p := range c.processes {
+			if strings.HasPrefix(p.name, kind) {
+				wg.Go(p.end)
+			}
+		}
+		wg.Wait()
 	}
 }
 
@@ -153,7 +204,7 @@ func (c *cluster) startControlPlane(ctx context.Context) error {
 }
 
 func (c *cluster) tryControlPlane(ctx context.Context) error {
-	ports, err := freePorts(2 + c.apiservers)
+	ports, err := freePorts(ctx, 2+c.apiservers)
 	if err != nil {
 		return err
 	}
@@ -187,7 +238,7 @@ func (c *cluster) startEtcd(ctx context.Context, port, peerPort int) error {
 	if err != nil {
 		return err
 	}
-	return c.await(ctx, etcd, func() bool { return answers(http.DefaultClient, c.ends.Etcd+"/readyz") })
+	return c.await(ctx, etcd, func() bool { return answers(ctx, c.ends.Etcd+"/readyz") })
 }
 
 func (c *cluster) startAPIServer(ctx context.Context, n, port int) error {
@@ -218,7 +269,7 @@ func (c *cluster) startAPIServer(ctx context.Context, n, port int) error {
 	if err := writeFiles(c.dir, files); err != nil {
 		return err
 	}
-	inst, err := newInstaller(filepath.Join(c.dir, fmt.Sprint("kubeconfig-", n)), c.assets, c.config)
+	inst, err := newInstaller(c.kubeconfigOf(n), c.assets, c.config)
 	if err != nil {
 		return err
 	}
@@ -236,13 +287,13 @@ func (c *cluster) startOperator(ctx context.Context, inst *installer) error {
 	}
 	var backends []*backend
 	for n := range c.replicas {
-		be, err := c.startManager(n, token)
+		be, err := c.startManager(ctx, n, token)
 		if err != nil {
 			return err
 		}
 		backends = append(backends, be)
 	}
-	b, err := newBalancer(backends)
+	b, err := newBalancer(ctx, backends)
 	if err != nil {
 		return err
 	}
@@ -251,12 +302,58 @@ func (c *cluster) startOperator(ctx context.Context, inst *installer) error {
 	if err := inst.installWebhooks(ctx, b.url(), c.authority.certPEM); err != nil {
 		return err
 	}
-	first := c.processes[len(c.processes)-c.replicas]
-	return c.await(ctx, first, b.allReady)
+	return c.awaitManagers(ctx, b)
 }
 
-func (c *cluster) startManager(n int, token string) (*backend, error) {
-	ports, err := freePorts(3)
+// awaitManagers waits until all managers are ready.
+func (c *cluster) awaitManagers(ctx context.Context, b *balancer) error {
+	managers := c.processes[len(c.processes)-c.replicas:]
+	var dead *process
+	err := until(ctx, startPatience, "not all managers are ready", func() bool {
+		for _, m := range managers {
+			if m.ended() || m.timesEnded() >= hopeless {
+				dead = m
+			}
+		}
+		return dead != nil || b.allReady()
+	})
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case dead != nil:
+		return dead.failure(fmt.Sprintf("%s has ended %d times before it was ready", dead.name, dead.timesEnded()))
+	case err != nil:
+		return managers[b.firstNotReady()].failure(err.Error())
+	}
+	return nil
+}
+
+// awaitEverywhere waits until every API server has heard of what was written
+// through the first one: of the kinds, and of the webhooks, without which it
+// would let leases in that nobody has granted.
+func (c *cluster) awaitEverywhere(ctx context.Context) error {
+	for n := range c.apiservers {
+		inst, err := newInstaller(c.kubeconfigOf(n), c.assets, c.config)
+		if err != nil {
+			return err
+		}
+		answers := inst.servesKinds
+		if !c.noOperator {
+			answers = inst.callsWebhooks
+		}
+		if err := c.await(ctx, c.processes[1+n], func() bool { return answers(ctx) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *cluster) kubeconfigOf(n int) string {
+	return filepath.Join(c.dir, fmt.Sprint("kubeconfig-", n))
+}
+
+func (c *cluster) startManager(ctx context.Context, n int, token string) (*backend, error) {
+	ports, err := freePorts(ctx, 3)
 	if err != nil {
 		return nil, err
 	}
@@ -333,12 +430,16 @@ func until(ctx context.Context, patience time.Duration, otherwise string, condit
 	return nil
 }
 
-func answers(client *http.Client, url string) bool {
-	res, err := client.Get(url)
+func answers(ctx context.Context, url string) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return false
 	}
-	res.Body.Close()
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	_ = res.Body.Close() // the answer is in the status
 	return res.StatusCode == http.StatusOK
 }
 

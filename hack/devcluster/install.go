@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -60,6 +61,8 @@ func newInstaller(kubeconfig, assets, configDir string) (*installer, error) {
 		return nil, err
 	}
 	config.QPS = -1
+	// Finishing namespaces reads every kind, old ones too, and is told so.
+	config.WarningHandler = rest.NoWarnings{}
 	dyn, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -174,10 +177,11 @@ func (i *installer) installWebhooks(ctx context.Context, url string, ca []byte) 
 	if err != nil {
 		return err
 	}
+	objects = slices.DeleteFunc(objects, func(object *unstructured.Unstructured) bool { return !isWebhookConfiguration(object) })
+	// The validating one first: a lease that meets it alone is refused, and one
+	// that met only the other would be let in uncounted.
+	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int { return -strings.Compare(a.GetKind(), b.GetKind()) })
 	for _, object := range objects {
-		if !isWebhookConfiguration(object) {
-			continue
-		}
 		if err := pointAt(object, url, ca); err != nil {
 			return err
 		}
@@ -186,6 +190,28 @@ func (i *installer) installWebhooks(ctx context.Context, url string, ca []byte) 
 		}
 	}
 	return nil
+}
+
+var seatLeases = schema.GroupVersionResource{Group: "seatpool.dev", Version: "v1alpha1", Resource: "seatleases"}
+
+// servesKinds reports whether the API server has heard of our kinds.
+func (i *installer) servesKinds(ctx context.Context) bool {
+	_, err := i.dynamic.Resource(seatLeases).Namespace(operatorNamespace).List(ctx, metav1.ListOptions{Limit: 1})
+	return err == nil
+}
+
+// callsWebhooks reports whether the API server has heard of the webhooks: they
+// refuse a lease of a pool that does not exist. That nothing comes of it, dry run
+// sees to.
+func (i *installer) callsWebhooks(ctx context.Context) bool {
+	lease := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": seatLeases.GroupVersion().String(),
+		"kind":       "SeatLease",
+		"metadata":   map[string]any{"name": "devcluster-probe"},
+		"spec":       map[string]any{"poolRef": map[string]any{"name": "devcluster-probe"}},
+	}}
+	_, err := i.dynamic.Resource(seatLeases).Namespace(operatorNamespace).Create(ctx, lease, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	return err != nil && strings.Contains(err.Error(), "denied the request")
 }
 
 // pointAt has the webhooks of a configuration called at a URL instead of at a

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,10 +38,12 @@ type process struct {
 	// restart has it started again when it ends.
 	restart bool
 
-	mu   sync.Mutex
-	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended for good
 	stop context.CancelFunc
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	ends int // how often it has ended
 }
 
 // start runs the process, and again when it ends if it should be.
@@ -57,13 +58,16 @@ func (p *process) start() error {
 		runtime.LockOSThread()
 		defer close(p.done)
 		for first := true; ; first = false {
-			err := p.launch()
+			cmd, err := p.launch(ctx)
 			if first {
 				started <- err
 			}
 			if err == nil {
-				_ = p.cmd.Wait() // how it ended is in its log
+				_ = cmd.Wait() // how it ended is in its log
 			}
+			p.mu.Lock()
+			p.ends++
+			p.mu.Unlock()
 			if !p.restart || ctx.Err() != nil {
 				return
 			}
@@ -79,24 +83,39 @@ func (p *process) start() error {
 	return <-started
 }
 
-func (p *process) launch() error {
+func (p *process) launch(ctx context.Context) (*exec.Cmd, error) {
 	log, err := os.OpenFile(p.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer log.Close()
-	cmd := exec.Command(p.path, p.args...)
+	defer func() { _ = log.Close() }()     // the process has its own
+	cmd := exec.Command(p.path, p.args...) //nolint:noctx // ended by signals, one kind after the other
 	cmd.Stdout, cmd.Stderr = log, log
 	// A group of its own, so that a Ctrl-C at the terminal reaches devcluster
 	// alone, which stops the rest in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("%s could not be started: %w", p.name, err)
-	}
+	// Under the lock, so that end either finds this one or has it not started.
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("%s could not be started: %w", p.name, err)
+	}
 	p.cmd = cmd
-	p.mu.Unlock()
-	return os.WriteFile(filepath.Join(p.dir, "pids", p.name), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600)
+	return cmd, p.writePid(cmd.Process.Pid)
+}
+
+// writePid writes the file that says who the process is, at once: somebody may
+// be reading it.
+func (p *process) writePid(pid int) error {
+	path := filepath.Join(p.dir, "pids", p.name)
+	unfinished := filepath.Join(p.dir, "pki", p.name+".pid")
+	if err := os.WriteFile(unfinished, []byte(strconv.Itoa(pid)), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(unfinished, path)
 }
 
 func (p *process) logPath() string { return filepath.Join(p.dir, "logs", p.name+".log") }
@@ -109,6 +128,13 @@ func (p *process) ended() bool {
 	default:
 		return false
 	}
+}
+
+// timesEnded returns how often the process has ended.
+func (p *process) timesEnded() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ends
 }
 
 // end stops the process for good.
@@ -151,19 +177,4 @@ func (p *process) failure(what string) error {
 		}
 	}
 	return fmt.Errorf("%s; its log %s ends with:\n%s", what, p.logPath(), log)
-}
-
-// freePorts returns ports of the loopback address that are free now.
-func freePorts(n int) ([]int, error) {
-	var ports []int
-	for range n {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		// Held until all are found, so that none is found twice.
-		defer listener.Close()
-		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
 }

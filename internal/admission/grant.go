@@ -22,6 +22,7 @@ import (
 	seatpoolv1alpha1 "seatpool.dev/api/v1alpha1"
 	"seatpool.dev/internal/ledger"
 	"seatpool.dev/internal/metrics"
+	"seatpool.dev/internal/token"
 )
 
 // Clock tells the time. It is implemented by clock.Clock.
@@ -98,6 +99,15 @@ func (g *Grant) stamp(ctx context.Context, req admission.Request) admission.Resp
 	}
 
 	now := g.Clock.Now()
+	if notAfter := pool.Spec.NotAfter; notAfter != nil && !now.Before(notAfter.Time) {
+		// There is no term to stamp, unless the licence has just been renewed.
+		if pool, err = g.read(ctx, lease.Pool()); err != nil {
+			return refused(err)
+		}
+		if refusal := ledger.Usable(pool, now); refusal != nil {
+			return refused(refusal)
+		}
+	}
 	term := ledger.NewTerm(pool, now, time.Time{})
 	lease.Status = seatpoolv1alpha1.SeatLeaseStatus{
 		SeatID:     newSeatID(),
@@ -138,6 +148,9 @@ func (g *Grant) renew(ctx context.Context, req admission.Request, key types.Name
 	if err := g.mayRenew(ctx, req, key, old); err != nil {
 		return refused(err)
 	}
+	if old.DeletionTimestamp != nil {
+		return refused(ledger.SeatLost(key, old.Status.ExpiresAt.Time, true))
+	}
 	pool, err := g.pool(ctx, old.Pool())
 	if err != nil {
 		return refused(err)
@@ -174,11 +187,14 @@ func (g *Grant) grant(req admission.Request, lease *seatpoolv1alpha1.SeatLease, 
 	lease.Status.RenewAfterSeconds = term.RenewAfterSeconds
 	lease.Status.Token = ""
 	if req.DryRun == nil || !*req.DryRun {
-		token, err := g.Signer.Sign(lease, pool.ProductName())
-		if err != nil {
+		signed, err := g.Signer.Sign(lease, pool.ProductName())
+		switch {
+		case errors.Is(err, token.ErrTooLong):
+			return admission.Allowed("") // a name is longer than the schema allows, which refuses it
+		case err != nil:
 			return refused(ledger.Busy(lease.Pool(), "the lease could not be signed"))
 		}
-		lease.Status.Token = token
+		lease.Status.Token = signed
 	}
 	return admission.Patched("",
 		jsonpatch.NewOperation("add", "/spec/renewTime", lease.Spec.RenewTime),
@@ -193,6 +209,10 @@ func (g *Grant) pool(ctx context.Context, key types.NamespacedName) (*seatpoolv1
 	if pool := g.Pools.Cached(key); pool != nil {
 		return pool, nil
 	}
+	return g.read(ctx, key)
+}
+
+func (g *Grant) read(ctx context.Context, key types.NamespacedName) (*seatpoolv1alpha1.SeatPool, error) {
 	pool, err := g.Pools.Read(ctx, key)
 	switch {
 	case apierrors.IsNotFound(err):

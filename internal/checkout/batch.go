@@ -25,11 +25,13 @@ type batch struct {
 	tickets []*ticket
 	// recount is the newest consistent list made for this batch.
 	recount *snapshot
-	// recounted is the version of the pool that was read before that list was
-	// begun, when both were made to check refusals. Only from the two together
-	// may anybody be refused: a version read after the list could hold grants
-	// of seats that the list shows as taken.
-	recounted *seatpoolv1alpha1.SeatPool
+	// reread is the version of the pool that was read to check refusals.
+	reread *seatpoolv1alpha1.SeatPool
+	// recounted is true when recount was made after reread was. Only from the
+	// two together may anybody be refused by what the leases say: a version
+	// read after the list could hold grants of seats that the list shows as
+	// taken.
+	recounted bool
 	// suspects are tickets whose grant was part of a write that had no clear end.
 	suspects map[types.UID]*ticket
 }
@@ -71,7 +73,7 @@ func (b *batch) serve() {
 		}
 		read = result == readAgain
 		if read {
-			b.recounted = nil
+			b.reread, b.recounted = nil, false
 			conflicts++
 			backOff(conflicts)
 		}
@@ -111,7 +113,7 @@ func (b *batch) buryRefused() {
 
 // attempt serves the batch once, from one version of the pool.
 func (b *batch) attempt(ctx context.Context, read bool) (outcome, error) {
-	pool := b.recounted
+	pool := b.reread
 	if pool == nil {
 		var err error
 		if pool, err = b.pool(ctx, read); err != nil {
@@ -127,17 +129,13 @@ func (b *batch) attempt(ctx context.Context, read bool) (outcome, error) {
 		return decideAgain, nil
 	}
 
-	// Nobody is refused by a view that may be behind, nor for grants that are
-	// only now about to be made: what the view shows as taken may be free again
-	// by the time they are. The grants are made first, and then looked again.
-	var doubtful []*ticket
-	if b.recounted == nil || p.grants() {
-		doubtful = p.takeDoubtful()
-		if len(doubtful) > 0 && !p.mustWrite(pool) {
-			b.answer(p)
-			b.tickets = doubtful
-			return decideAgain, b.lookAgain(ctx)
-		}
+	// Nobody is refused by what may be out of date, nor for grants that are only
+	// now about to be made: what the view shows as taken may be free again by
+	// the time they are. The grants are made first, and then looked again.
+	doubtful := b.takeDoubtful(p)
+	if len(doubtful) > 0 && !p.mustWrite(pool) {
+		b.answer(p)
+		return b.lookAgain(ctx, doubtful)
 	}
 	touched, err := b.reclaim(ctx, pool, p)
 	if err != nil {
@@ -152,8 +150,8 @@ func (b *batch) attempt(ctx context.Context, read bool) (outcome, error) {
 		}
 	}
 	b.answer(p)
-	if b.tickets = doubtful; len(doubtful) > 0 {
-		return decideAgain, b.lookAgain(ctx)
+	if len(doubtful) > 0 {
+		return b.lookAgain(ctx, doubtful)
 	}
 	return served, nil
 }
@@ -214,7 +212,7 @@ func (b *batch) plan(ctx context.Context, pool *seatpoolv1alpha1.SeatPool) (*pla
 		// from a backup, and the watermark is of a time that has not been.
 		recount.rewoundFrom = watermark
 	}
-	b.recount, b.recounted = recount, nil
+	b.recount, b.reread, b.recounted = recount, nil, false
 	return b.planWithRecount(pool), nil
 }
 
@@ -260,7 +258,7 @@ func (b *batch) decide(
 		d := decided{ticket: t}
 		if t.req != nil {
 			d.Decision = tally.Decide(*t.req)
-			refused = refused || d.exhausted() && b.recounted != nil
+			refused = refused || d.exhausted() && b.recounted
 		}
 		p.decisions = append(p.decisions, d)
 	}
@@ -326,21 +324,29 @@ func (b *batch) overdue(pool *seatpoolv1alpha1.SeatPool) bool {
 	return overdue
 }
 
-// lookAgain reads the pool and then lists its leases, before anybody is refused
-// by what they say.
-func (b *batch) lookAgain(ctx context.Context) error {
+// lookAgain reads the pool, and lists its leases if any refusal rests on them,
+// before the doubtful are decided again.
+func (b *batch) lookAgain(ctx context.Context, doubtful []decided) (outcome, error) {
+	b.tickets = b.tickets[:0:0]
+	byBook := false
+	for _, d := range doubtful {
+		b.tickets = append(b.tickets, d.ticket)
+		byBook = byBook || d.ByBook
+	}
+	b.reread, b.recounted = nil, false
 	pool, err := b.pool(ctx, true)
 	if err != nil {
-		return err
+		return served, err
 	}
 	b.meet(pool)
-	b.awaitYoung(ctx, pool)
-	recount, err := b.list(ctx)
-	if err != nil {
-		return err
+	if byBook {
+		b.awaitYoung(ctx, pool)
+		if b.recount, err = b.list(ctx); err != nil {
+			return served, err
+		}
 	}
-	b.recount, b.recounted = recount, pool
-	return nil
+	b.reread, b.recounted = pool, byBook
+	return decideAgain, nil
 }
 
 // awaitYoung waits until the index has seen the lease of every reservation that
@@ -540,14 +546,14 @@ func (p *plan) grants() bool {
 	return slices.ContainsFunc(p.decisions, func(d decided) bool { return d.grants() })
 }
 
-// takeDoubtful removes from the plan, and returns, the tickets whose refusal
-// rests on a view that may be behind.
-func (p *plan) takeDoubtful() []*ticket {
-	var doubtful []*ticket
-	sure := p.decisions[:0]
+// takeDoubtful removes from the plan, and returns, the decisions that refuse by
+// what may be out of date.
+func (b *batch) takeDoubtful(p *plan) []decided {
+	sureOfBook := b.recounted && !p.grants()
+	var sure, doubtful []decided
 	for _, d := range p.decisions {
-		if d.req != nil && d.Verdict == ledger.Refused && d.ByBook {
-			doubtful = append(doubtful, d.ticket)
+		if d.ByBook && !sureOfBook || d.ByPool && b.reread == nil {
+			doubtful = append(doubtful, d)
 		} else {
 			sure = append(sure, d)
 		}

@@ -183,13 +183,7 @@ func (c *Committers) wait(ctx context.Context, pool types.NamespacedName, t *tic
 // Observe tells of a version of a pool that was read elsewhere, so that the
 // next commit need not conflict to learn of it.
 func (c *Committers) Observe(pool *seatpoolv1alpha1.SeatPool) {
-	key := types.NamespacedName{Namespace: pool.Namespace, Name: pool.Name}
-	c.mu.Lock()
-	p := c.pools[key]
-	c.mu.Unlock()
-	if p != nil {
-		p.observe(pool)
-	}
+	c.committer(types.NamespacedName{Namespace: pool.Namespace, Name: pool.Name}).observe(pool)
 }
 
 // Forget drops what is remembered of a pool that is gone.

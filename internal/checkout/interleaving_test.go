@@ -89,6 +89,7 @@ var errOversold = errors.New("more seats are taken than there are")
 var poolKey = types.NamespacedName{Namespace: "demo", Name: "cad"}
 
 func newWorld(t *testing.T, seed uint64, seats, replicas int, lie func(Leases) Leases) *world {
+	t.Helper()
 	w := &world{
 		t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 0)), seats: seats, revision: 100,
 		leases: map[types.NamespacedName]*seatpoolv1alpha1.SeatLease{},
@@ -314,8 +315,7 @@ func (w *world) observe() error {
 		// A refusal may come with the very commit that made the pool full.
 		c.sawFull = c.sawFull || c.asked && full
 		c.asked = c.phase == asking
-		var refusal *ledger.Refusal
-		if errors.As(c.err, &refusal) {
+		if refusal, ok := errors.AsType[*ledger.Refusal](c.err); ok {
 			if refusal.Reason() != seatpoolv1alpha1.ReasonSeatsExhausted {
 				return fmt.Errorf("checkout %s was refused: %w", c.name, c.err)
 			}
@@ -439,7 +439,7 @@ func TestInterleavings(t *testing.T) {
 				w.replicas[0].committers.Observe(w.pool.DeepCopy())
 				var done atomic.Bool
 				go func() {
-					if _, err := w.replicas[0].committers.Refresh(context.Background(), poolKey); err != nil {
+					if _, err := w.replicas[0].committers.Refresh(t.Context(), poolKey); err != nil {
 						t.Errorf("seed %d: refresh: %v", seed, err)
 					}
 					done.Store(true)

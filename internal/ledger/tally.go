@@ -82,6 +82,9 @@ type Decision struct {
 	// ByBook is true when the refusal rests on what the book says, so that it
 	// must be checked against a consistent list before it is given.
 	ByBook bool
+	// ByPool is true when the refusal rests on the pool's spec, so that it must
+	// be checked against the newest version of the pool before it is given.
+	ByPool bool
 }
 
 // Tally decides requests one after the other, each in sight of the grants
@@ -165,10 +168,10 @@ func (t *Tally) Decide(req Request) Decision {
 // decide is the list of what a checkout must pass, in order.
 func (t *Tally) decide(req Request) Decision {
 	if refusal := Usable(t.pool, t.now); refusal != nil {
-		return Decision{Refusal: refusal}
+		return Decision{Refusal: refusal, ByPool: true}
 	}
 	if refusal := AllowsNamespace(t.pool, req.Key.Namespace, req.NamespaceLabels); refusal != nil {
-		return Decision{Refusal: refusal}
+		return Decision{Refusal: refusal, ByPool: true}
 	}
 	if notAfter := t.pool.Spec.NotAfter; notAfter != nil && req.ExpiresAt.After(notAfter.Time) {
 		return Decision{Refusal: Busy(t.key, "its spec.notAfter has just been changed")}

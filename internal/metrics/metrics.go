@@ -8,6 +8,8 @@
 package metrics
 
 import (
+	"sync/atomic"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
@@ -132,7 +134,7 @@ func init() {
 	metrics.Registry.MustRegister(
 		Checkouts, Renewals, LeasesEnded, CheckoutSeconds, RenewalSeconds, BatchSize, Conflicts,
 		WatermarkWaitSeconds, RecountSeconds, Reclaimed, Reaped, Revoked, DeadSeatSeconds, ClockSteps,
-		SigningKeyActivations,
+		SigningKeyActivations, pools,
 	)
 }
 
@@ -144,10 +146,10 @@ type PoolFigures struct {
 	NeverRenewed int
 }
 
-// RegisterPools exposes the gauges of every pool, computed at each scrape.
-func RegisterPools(registry prometheus.Registerer, figures func() []PoolFigures) error {
-	return registry.Register(&poolCollector{figures: figures})
-}
+// SetPools sets where the gauges of every pool come from at each scrape.
+func SetPools(figures func() []PoolFigures) { pools.figures.Store(&figures) }
+
+var pools = &poolCollector{}
 
 func poolDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, []string{"namespace", "pool"}, nil)
@@ -162,7 +164,9 @@ var (
 	neverRenewedDesc = poolDesc("seatpool_leases_never_renewed", "Live leases that have not been renewed since their checkout.")
 )
 
-type poolCollector struct{ figures func() []PoolFigures }
+type poolCollector struct {
+	figures atomic.Pointer[func() []PoolFigures]
+}
 
 func (c *poolCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{seatsDesc, inUseDesc, freeDesc, reservedDesc, overDesc, neverRenewedDesc} {
@@ -171,7 +175,11 @@ func (c *poolCollector) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (c *poolCollector) Collect(ch chan<- prometheus.Metric) {
-	for _, f := range c.figures() {
+	figures := c.figures.Load()
+	if figures == nil {
+		return
+	}
+	for _, f := range (*figures)() {
 		gauge := func(desc *prometheus.Desc, value int) {
 			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), f.Namespace, f.Name)
 		}

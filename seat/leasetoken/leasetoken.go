@@ -3,10 +3,26 @@
 
 // Package leasetoken verifies the signed leases of seatpool offline.
 //
-// A SeatLease carries in status.token a compact JWS, signed with Ed25519 by the
-// operator. A program that embeds the operator's public keys can check it
-// without a network, and so cannot be fooled by whoever stands between it and
-// the operator:
+// A SeatLease carries in status.token a compact JWS that the operator has
+// signed with Ed25519. A program that embeds the operator's public keys can
+// check it without a network, and so cannot be fooled by whoever stands between
+// it and the operator.
+//
+// # Getting the keys
+//
+// The operator publishes its public keys as a JWKS in the ConfigMap
+// seatpool-jwks of its namespace:
+//
+//	kubectl -n seatpool-system get configmap seatpool-jwks -o jsonpath='{.data.jwks\.json}' > jwks.json
+//
+// Embed that file and read it with [ParseJWKS]. It may hold several keys: while
+// keys are rotated, the next one is published well before leases are signed
+// with it, and the last one stays until no lease needs it. A program that lives
+// longer than a key fetches the file now and then, from where nobody else can
+// write to; one that embeds a single key for good reads it with
+// [ParsePublicKeyPEM].
+//
+// # Checking a token
 //
 //	keys, err := leasetoken.ParseJWKS(embedded)
 //	...
@@ -16,35 +32,39 @@
 //		Skew:    5 * time.Second,
 //	})
 //
-// A token is good exactly as long as its lease counts: while now is not later
-// than its expiry plus the skew. What is wrong with a token that is refused can
-// be told apart with [errors.Is].
+// A token is good exactly as long as its lease counts for the pool: while now
+// is not later than its expiry plus the skew. It is not a secret to be kept from
+// the holder, but whoever has it can show it: a program that must know that it
+// runs on the machine the seat was given to compares Claims.Lease.InstanceID
+// with its own.
+//
+// # When a token is refused
+//
+// The error says what is wrong and what to do, and can be told apart with
+// [errors.Is]: [ErrExpired] asks for a renewal or another checkout,
+// [ErrNotYetValid] for a look at the machine's clock, [ErrUnknownKey] for newer
+// keys, [ErrAudience] for a seat of the right product. [ErrMalformed],
+// [ErrAlgorithm], [ErrBadSignature] and [ErrIssuer] mean that this is no lease
+// of the operator's at all.
 //
 // The package needs nothing of Kubernetes.
 package leasetoken
 
 import (
-	"bytes"
 	"crypto/ed25519"
-	"crypto/x509"
-	"encoding/json"
-	"encoding/pem"
+	"encoding/base64"
 	"errors"
 	"fmt"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/json"
 )
 
-const (
-	// Issuer is the iss claim of every token.
-	Issuer = "seatpool"
-
-	// MaxLength is the longest token that is looked at, in bytes. It is the
-	// most that status.token of a SeatLease can hold.
-	MaxLength = 8192
-)
+// MaxLength is the longest token that is looked at, in bytes. It is the most
+// that status.token of a SeatLease can hold.
+const MaxLength = 8192
 
 // Errors of Verify. Each is wrapped in a sentence that says more.
 var (
@@ -59,107 +79,21 @@ var (
 	// ErrBadSignature means that the token was altered, or not signed with the
 	// key it names.
 	ErrBadSignature = errors.New("token does not carry a valid signature")
-	// ErrForeign means that the token is genuine, and for something else.
-	ErrForeign = errors.New("token is for something else")
+	// ErrIssuer means that the token is genuine, and not a lease of seatpool.
+	ErrIssuer = errors.New("token was issued by something else than seatpool")
+	// ErrAudience means that the lease is of another product.
+	ErrAudience = errors.New("token is for another product")
 	// ErrNotYetValid means that the token was issued later than now.
 	ErrNotYetValid = errors.New("token is not valid yet")
 	// ErrExpired means that the lease has run out.
 	ErrExpired = errors.New("token has expired")
 )
 
-// Lease is the private claim of a token: which lease it is of.
-type Lease struct {
-	// Pool and PoolNamespace name the SeatPool.
-	Pool          string `json:"pool"`
-	PoolNamespace string `json:"poolNamespace"`
-	// Namespace is the lease's own.
-	Namespace string `json:"namespace"`
-	// User, Host and InstanceID are the holder, as the client gave it.
-	User       string `json:"user,omitempty"`
-	Host       string `json:"host,omitempty"`
-	InstanceID string `json:"instanceID,omitempty"`
-}
-
-// Claims are what a token says. Times are whole seconds.
-type Claims struct {
-	// Product is what the seat is of (aud).
-	Product string
-	// Holder is who holds it (sub).
-	Holder string
-	// SeatID is the seat (jti).
-	SeatID string
-	// IssuedAt is when the lease was extended last (iat).
-	IssuedAt time.Time
-	// ExpiresAt is when it runs out (exp).
-	ExpiresAt time.Time
-	// Lease says which lease it is of.
-	Lease Lease
-}
-
-// wire is the JSON of the claims.
-type wire struct {
-	Issuer    string `json:"iss"`
-	Audience  string `json:"aud"`
-	Subject   string `json:"sub"`
-	ID        string `json:"jti"`
-	IssuedAt  int64  `json:"iat"`
-	ExpiresAt int64  `json:"exp"`
-	Lease     *Lease `json:"seatpool.dev"`
-}
-
-// MarshalJSON implements json.Marshaler.
-func (c Claims) MarshalJSON() ([]byte, error) {
-	return json.Marshal(wire{
-		Issuer: Issuer, Audience: c.Product, Subject: c.Holder, ID: c.SeatID,
-		IssuedAt: c.IssuedAt.Unix(), ExpiresAt: c.ExpiresAt.Unix(), Lease: &c.Lease,
-	})
-}
-
-// KeySet holds public keys by their IDs.
-type KeySet map[string]ed25519.PublicKey
-
-// ParseJWKS reads the keys that the operator publishes, in the ConfigMap
-// seatpool-jwks. Keys of other kinds than Ed25519 are skipped.
-func ParseJWKS(data []byte) (KeySet, error) {
-	var set jose.JSONWebKeySet
-	if err := json.Unmarshal(data, &set); err != nil {
-		return nil, fmt.Errorf("keys are not a JWKS: %w", err)
-	}
-	keys := KeySet{}
-	for _, key := range set.Keys {
-		if public, ok := key.Key.(ed25519.PublicKey); ok && key.KeyID != "" {
-			keys[key.KeyID] = public
-		}
-	}
-	if len(keys) == 0 {
-		return nil, errors.New("the JWKS has no Ed25519 key with a kid")
-	}
-	return keys, nil
-}
-
-// ParsePublicKey reads one public key in PEM (SPKI), as for embedding it in a
-// program, and gives it the key ID.
-func ParsePublicKey(kid string, data []byte) (KeySet, error) {
-	block, _ := pem.Decode(data)
-	if block == nil || block.Type != "PUBLIC KEY" {
-		return nil, errors.New("the key is not a PEM block of type PUBLIC KEY")
-	}
-	key, err := x509.ParsePKIXPublicKey(block.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("the public key cannot be read: %w", err)
-	}
-	public, ok := key.(ed25519.PublicKey)
-	if !ok {
-		return nil, fmt.Errorf("the public key is %T, not Ed25519", key)
-	}
-	return KeySet{kid: public}, nil
-}
-
 // Options say what a token must be for.
 type Options struct {
 	// Product is the product the token must be for; any when empty.
 	Product string
-	// Now is the time to judge by.
+	// Now is the time to judge by; time.Now() when zero.
 	Now time.Time
 	// Skew is by how much the clocks of the operator and this machine may be
 	// apart: the skewSeconds of the pool.
@@ -175,66 +109,117 @@ func Verify(token string, keys KeySet, options Options) (Claims, error) {
 		return Claims{}, err
 	}
 	if options.Product != "" && claims.Product != options.Product {
-		return Claims{}, fmt.Errorf("%w: it is for product %q, not %q", ErrForeign, claims.Product, options.Product)
+		return Claims{}, fmt.Errorf("%w: it is for %q, not for %q; check out a seat of that product", ErrAudience, claims.Product, options.Product)
 	}
-	if options.Now.Add(options.Skew).Before(claims.IssuedAt) {
-		return Claims{}, fmt.Errorf("%w: it was issued at %s; check this machine's clock", ErrNotYetValid, claims.IssuedAt.UTC().Format(time.RFC3339))
+	now := options.Now
+	if now.IsZero() {
+		now = time.Now()
 	}
-	if options.Now.After(claims.ExpiresAt.Add(options.Skew)) {
-		return Claims{}, fmt.Errorf("%w: at %s; renew the lease, or check out again", ErrExpired, claims.ExpiresAt.UTC().Format(time.RFC3339))
+	if now.Add(options.Skew).Before(claims.IssuedAt) {
+		return Claims{}, fmt.Errorf("%w: it was issued at %s, and here it is %s; set this machine's clock",
+			ErrNotYetValid, format(claims.IssuedAt), format(now))
+	}
+	// This is v1alpha1.Live, spelled out so that a program which verifies a
+	// token does not link Kubernetes. A test holds the two together.
+	if now.After(claims.ExpiresAt.Add(options.Skew)) {
+		return Claims{}, fmt.Errorf("%w: at %s, and here it is %s; renew the lease or check out again",
+			ErrExpired, format(claims.ExpiresAt), format(now))
 	}
 	return claims, nil
 }
 
 // VerifySignature returns what the token says, if it was signed with one of the
-// keys, whatever it is for and however old it is.
+// keys, whatever it is for and however old it is. It is for tools that look at
+// leases; a program that wants to know whether it may run calls [Verify].
 func VerifySignature(token string, keys KeySet) (Claims, error) {
-	if len(token) > MaxLength {
-		return Claims{}, fmt.Errorf("%w: it is longer than %d bytes", ErrMalformed, MaxLength)
-	}
-	signature, err := jose.ParseSignedCompact(token, []jose.SignatureAlgorithm{jose.EdDSA})
-	if unexpected := (*jose.ErrUnexpectedSignatureAlgorithm)(nil); errors.As(err, &unexpected) {
-		return Claims{}, fmt.Errorf("%w: only EdDSA is", ErrAlgorithm)
-	}
+	kid, err := parseHeader(token)
 	if err != nil {
-		return Claims{}, fmt.Errorf("%w: it is not a compact JWS", ErrMalformed)
+		return Claims{}, err
 	}
-	header := signature.Signatures[0].Protected
-	// Nothing in a header can bring its own key along; what tries to is refused.
-	if header.JSONWebKey != nil {
-		return Claims{}, fmt.Errorf("%w: its header carries a key of its own", ErrMalformed)
-	}
-	for name := range header.ExtraHeaders {
-		if name != jose.HeaderType {
-			return Claims{}, fmt.Errorf("%w: its header carries %q, which is not expected", ErrMalformed, name)
-		}
-	}
-	key, ok := keys[header.KeyID]
+	key, ok := keys[kid]
 	if !ok {
-		return Claims{}, fmt.Errorf("%w: %.64q is not among the %d known ones; update the keys if the token is new", ErrUnknownKey, header.KeyID, len(keys))
+		return Claims{}, fmt.Errorf("%w: %.64q is not among the %d known here; if the token is genuine, fetch the keys again", ErrUnknownKey, kid, len(keys))
 	}
-	payload, err := signature.Verify(key)
+	if len(key) != ed25519.PublicKeySize {
+		return Claims{}, fmt.Errorf("%w: the key known here as %.64q is no Ed25519 key; read keys with ParseJWKS", ErrUnknownKey, kid)
+	}
+	signed, err := jose.ParseSignedCompact(token, []jose.SignatureAlgorithm{jose.EdDSA})
 	if err != nil {
-		return Claims{}, ErrBadSignature
+		return Claims{}, malformed("it is not a compact JWS")
 	}
-	return parseClaims(payload)
+	payload, err := signed.Verify(key)
+	if err != nil {
+		return Claims{}, fmt.Errorf("%w of key %.64q: it was altered, or comes from elsewhere; take status.token of the SeatLease as it is", ErrBadSignature, kid)
+	}
+	var claims Claims
+	if err := claims.UnmarshalJSON(payload); err != nil {
+		return Claims{}, err
+	}
+	return claims, nil
 }
 
-func parseClaims(payload []byte) (Claims, error) {
-	var w wire
-	decoder := json.NewDecoder(bytes.NewReader(payload))
-	if err := decoder.Decode(&w); err != nil || decoder.More() {
-		return Claims{}, fmt.Errorf("%w: its claims cannot be read", ErrMalformed)
+// parseHeader checks everything about a token that can be checked without a
+// key, and returns the ID of the key it names.
+//
+// It is stricter than JOSE on purpose. There is one way to write a lease, so
+// that no two different strings are the same token, and nothing in a header can
+// bring a key along, name a place to fetch one from, or change how the
+// signature is computed.
+func parseHeader(token string) (kid string, err error) {
+	switch {
+	case token == "":
+		return "", malformed("it is empty, as in the answer to a dry run")
+	case len(token) > MaxLength:
+		return "", malformed("it is longer than %d bytes", MaxLength)
+	case strings.HasPrefix(token, "{"):
+		return "", malformed("it is JSON, and only the compact form is accepted")
 	}
-	if w.Issuer != Issuer {
-		return Claims{}, fmt.Errorf("%w: it was issued by %.64q, not %q", ErrForeign, w.Issuer, Issuer)
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return "", malformed("it has %d parts instead of 3", len(parts))
 	}
-	if w.Lease == nil || slices.Contains([]string{w.Audience, w.ID, w.Lease.Pool}, "") || w.IssuedAt <= 0 || w.ExpiresAt <= 0 {
-		return Claims{}, fmt.Errorf("%w: it lacks claims that every lease has", ErrMalformed)
+	var header []byte
+	for i, part := range parts {
+		decoded, err := base64.RawURLEncoding.DecodeString(part)
+		// Decoding forgives line breaks and stray bits at the end.
+		if err != nil || base64.RawURLEncoding.EncodeToString(decoded) != part {
+			return "", malformed("part %d of 3 is not base64url", i+1)
+		}
+		if i == 0 {
+			header = decoded
+		}
 	}
-	return Claims{
-		Product: w.Audience, Holder: w.Subject, SeatID: w.ID,
-		IssuedAt: time.Unix(w.IssuedAt, 0).UTC(), ExpiresAt: time.Unix(w.ExpiresAt, 0).UTC(),
-		Lease: *w.Lease,
-	}, nil
+	return parseFields(header)
 }
+
+func parseFields(header []byte) (kid string, err error) {
+	// This decoder, unlike the standard one, refuses names that come twice.
+	var fields map[string]any
+	if err := json.Unmarshal(header, &fields); err != nil {
+		return "", malformed("its header cannot be read")
+	}
+	if alg, _ := fields["alg"].(string); alg != string(jose.EdDSA) {
+		return "", fmt.Errorf("%w: %.64q, and only %s is; take status.token of the SeatLease as it is", ErrAlgorithm, alg, jose.EdDSA)
+	}
+	for name := range fields {
+		switch name {
+		case "alg", "kid", "typ":
+		default:
+			return "", malformed("its header has %.64q, which no lease has", name)
+		}
+	}
+	if fields["typ"] != "JWT" {
+		return "", malformed("its type is not JWT")
+	}
+	if kid, _ = fields["kid"].(string); kid == "" {
+		return "", malformed("it does not name the key it is signed with")
+	}
+	return kid, nil
+}
+
+// malformed returns ErrMalformed with what is wrong.
+func malformed(what string, args ...any) error {
+	return fmt.Errorf("%w: %s; take status.token of the SeatLease as it is", ErrMalformed, fmt.Sprintf(what, args...))
+}
+
+func format(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	goruntime "runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -78,7 +79,7 @@ type Cluster struct {
 	root   string
 	dir    string
 	cmd    *exec.Cmd
-	stderr *bytes.Buffer
+	ended  chan struct{} // closed when cmd has been waited for
 	ends   Endpoints
 	config *rest.Config
 	client client.Client
@@ -120,7 +121,7 @@ func StartMain(options Options) (*Cluster, func() error, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	c := &Cluster{root: root, dir: dir, stderr: &bytes.Buffer{}}
+	c := &Cluster{root: root, dir: dir, ended: make(chan struct{})}
 	if err := c.start(binary, options); err != nil {
 		return nil, nil, errors.Join(err, errors.New(c.Logs()), c.stop())
 	}
@@ -141,13 +142,32 @@ func (c *Cluster) start(binary string, options Options) error {
 		args = append(args, "--apiserver-arg", arg)
 	}
 	c.cmd = exec.Command(binary, args...)
-	c.cmd.Stderr = c.stderr
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// A file, which can be read while it is written to.
+	stderr, err := os.Create(c.errorLog())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = stderr.Close() }() // devcluster has its own
+	c.cmd.Stderr = stderr
+	// A test that panics or takes too long runs no clean-up; then the cluster
+	// ends because the test has.
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	stdout, err := c.cmd.StdoutPipe()
 	if err != nil {
 		return err
 	}
-	if err := c.cmd.Start(); err != nil {
+	started := make(chan error, 1)
+	go func() {
+		// That signal is about the thread that started a process: this one is
+		// there as long as the cluster.
+		goruntime.LockOSThread()
+		err := c.cmd.Start()
+		started <- err
+		if err == nil {
+			<-c.ended
+		}
+	}()
+	if err := <-started; err != nil {
 		return err
 	}
 	ready := make(chan bool, 1)
@@ -208,8 +228,9 @@ func (c *Cluster) end() error {
 	}
 	timer := time.AfterFunc(stopPatience, func() { _ = c.cmd.Process.Kill() })
 	if err := c.cmd.Wait(); err != nil {
-		errs = append(errs, fmt.Errorf("devcluster did not end well: %w: %s", err, c.stderr))
+		errs = append(errs, fmt.Errorf("devcluster did not end well: %w: %s", err, c.errors()))
 	}
+	close(c.ended)
 	timer.Stop()
 	for _, pid := range pids {
 		if running(pid) {
@@ -349,7 +370,7 @@ func (c *Cluster) WaitReady(ctx context.Context) error {
 
 // Ready reports whether a manager is ready.
 func (c *Cluster) Ready(ctx context.Context, m Manager) bool {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.Health+"/readyz", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.Health+"/readyz", http.NoBody)
 	if err != nil {
 		return false
 	}
@@ -357,7 +378,7 @@ func (c *Cluster) Ready(ctx context.Context, m Manager) bool {
 	if err != nil {
 		return false
 	}
-	res.Body.Close()
+	_ = res.Body.Close() // the answer is in the status
 	return res.StatusCode == http.StatusOK
 }
 
@@ -397,11 +418,22 @@ func (c *Cluster) KubectlIn(stdin string, args ...string) (stdout, stderr string
 	return out.String(), errOut.String(), err
 }
 
+func (c *Cluster) errorLog() string { return filepath.Join(c.dir, "devcluster.log") }
+
+// errors returns what devcluster has complained about.
+func (c *Cluster) errors() string {
+	content, err := os.ReadFile(c.errorLog())
+	if err != nil {
+		return err.Error()
+	}
+	return string(content)
+}
+
 // Logs returns the end of every log.
 func (c *Cluster) Logs() string {
 	const tail = 3000
 	var logs strings.Builder
-	fmt.Fprintf(&logs, "devcluster: %s\n", c.stderr)
+	fmt.Fprintf(&logs, "devcluster: %s\n", c.errors())
 	entries, _ := os.ReadDir(filepath.Join(c.dir, "logs")) // there may be none yet
 	for _, entry := range entries {
 		content, err := os.ReadFile(filepath.Join(c.dir, "logs", entry.Name()))

@@ -9,6 +9,7 @@ package suite
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -27,10 +28,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	seatpoolv1alpha1 "seatpool.dev/api/v1alpha1"
+	"seatpool.dev/seat/leasetoken"
 	"seatpool.dev/test/checker"
 	"seatpool.dev/test/cluster"
 )
@@ -338,7 +341,7 @@ func (e *env) scrape(manager int, token string) (status int, body []byte) {
 	// The certificate of the metrics is the manager's own.
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	defer transport.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(e.Context(), http.MethodGet, e.cluster.Endpoints().Managers[manager].Metrics+"/metrics", nil)
+	req, err := http.NewRequestWithContext(e.Context(), http.MethodGet, e.cluster.Endpoints().Managers[manager].Metrics+"/metrics", http.NoBody)
 	e.must(err)
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
@@ -347,8 +350,15 @@ func (e *env) scrape(manager int, token string) (status int, body []byte) {
 	if err != nil {
 		return 0, nil
 	}
-	defer res.Body.Close()
+	defer func() { e.must(res.Body.Close()) }()
 	body, err = io.ReadAll(res.Body)
 	e.must(err)
 	return res.StatusCode, body
 }
+
+func httpClientFor(config *rest.Config) (*http.Client, error) { return rest.HTTPClientFor(config) }
+
+func decodeJSON(r io.Reader, into any) error { return json.NewDecoder(r).Decode(into) }
+
+// noKeys checks no signatures, for tests that forge them.
+func noKeys(context.Context) (leasetoken.KeySet, error) { return nil, nil }

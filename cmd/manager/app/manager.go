@@ -26,9 +26,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -69,13 +69,13 @@ func Main(args []string) error {
 		return err
 	}
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&options.Log)))
-	config, err := clientcmd.BuildConfigFromFlags("", options.Kubeconfig)
+	restConfig, err := clientcmd.BuildConfigFromFlags("", options.Kubeconfig)
 	if err != nil {
 		return fmt.Errorf("no way to the API server: %w; give --kubeconfig, or run in a cluster", err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	return Run(ctx, config, options, clock.New())
+	return Run(ctx, restConfig, options, clock.New())
 }
 
 // Scheme returns the kinds the operator works with.
@@ -88,8 +88,8 @@ func Scheme() *runtime.Scheme {
 
 // Run runs a manager until the context ends, and then for the time it takes to
 // finish what is in hand.
-func Run(ctx context.Context, config *rest.Config, options Options, clk *clock.Clock) error {
-	m, err := newManager(config, options, clk)
+func Run(ctx context.Context, restConfig *rest.Config, options Options, clk *clock.Clock) error {
+	m, err := newManager(restConfig, options, clk)
 	if err != nil {
 		return err
 	}
@@ -124,10 +124,10 @@ type manager struct {
 	draining   atomic.Bool
 }
 
-func newManager(config *rest.Config, options Options, clk *clock.Clock) (*manager, error) {
-	config = rest.CopyConfig(config)
+func newManager(restConfig *rest.Config, options Options, clk *clock.Clock) (*manager, error) {
+	restConfig = rest.CopyConfig(restConfig)
 	// The API server's own priority and fairness is what limits us.
-	config.QPS = -1
+	restConfig.QPS = -1
 	scheme := Scheme()
 
 	ownObject := func(name string) cache.ByObject {
@@ -135,7 +135,7 @@ func newManager(config *rest.Config, options Options, clk *clock.Clock) (*manage
 			options.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", name)},
 		}}
 	}
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
+	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme: scheme,
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
@@ -155,6 +155,9 @@ func newManager(config *rest.Config, options Options, clk *clock.Clock) (*manage
 			SecureServing:  true,
 			FilterProvider: filters.WithAuthenticationAndAuthorization,
 		},
+		// Names of controllers are unique here by their being few; the check would
+		// keep a process from running two managers, which tests do.
+		Controller: config.Controller{SkipNameValidation: new(true)},
 		WebhookServer: webhook.NewServer(webhook.Options{
 			Host:    options.WebhookHost,
 			Port:    options.WebhookPort,
@@ -169,11 +172,19 @@ func newManager(config *rest.Config, options Options, clk *clock.Clock) (*manage
 	if err != nil {
 		return nil, fmt.Errorf("manager could not be set up: %w", err)
 	}
-	direct, err := client.New(config, client.Options{Scheme: scheme, HTTPClient: mgr.GetHTTPClient(), Mapper: mgr.GetRESTMapper()})
+	direct, err := client.New(restConfig, client.Options{Scheme: scheme, HTTPClient: mgr.GetHTTPClient(), Mapper: mgr.GetRESTMapper()})
 	if err != nil {
 		return nil, fmt.Errorf("client could not be set up: %w", err)
 	}
 
+	clk.OnStep(func(step clock.Step) {
+		direction := "forward"
+		if step.Size < 0 {
+			direction = "backward"
+		}
+		seatmetrics.ClockSteps.WithLabelValues(direction).Inc()
+		ctrl.Log.WithName("clock").Info("Wall clock was stepped; leases are judged without a forward step for one TTL", "by", step.Size.String())
+	})
 	index := checkout.NewIndex(clk.Mono)
 	recorder := mgr.GetEventRecorder("seatpool-manager")
 	return &manager{
@@ -227,7 +238,7 @@ func (m *manager) serve() error {
 func (m *manager) control() error {
 	recorder := m.mgr.GetEventRecorder("seatpool-manager")
 	for _, controller := range []interface{ SetupWithManager(ctrl.Manager) error }{
-		&controllers.SeatPoolReconciler{Committers: m.committers, Index: m.index},
+		&controllers.SeatPoolReconciler{Pools: m.mgr.GetClient(), Committers: m.committers, Index: m.index},
 		&controllers.Reaper{Client: m.direct, Pools: m.mgr.GetClient(), Index: m.index, Clock: m.clock, Recorder: recorder},
 		&controllers.SafetyNet{
 			Client: m.direct, Pools: m.mgr.GetClient(), Index: m.index, Clock: m.clock,
@@ -265,7 +276,8 @@ func (m *manager) probe() error {
 
 // measure exposes the figures of the pools.
 func (m *manager) measure() error {
-	return seatmetrics.RegisterPools(metrics.Registry, m.figures)
+	seatmetrics.SetPools(m.figures)
+	return nil
 }
 
 func (m *manager) figures() []seatmetrics.PoolFigures {
