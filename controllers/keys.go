@@ -78,6 +78,10 @@ func (k *KeyKeeper) SetupWithManager(mgr ctrl.Manager) error {
 
 // Reconcile brings the Secret in line with its plan, and publishes the keys.
 func (k *KeyKeeper) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if !k.Index.Synced() {
+		// Without knowing all leases a key that is still needed could be retired.
+		return ctrl.Result{RequeueAfter: time.Second}, nil
+	}
 	secret := &corev1.Secret{}
 	if err := k.Reader.Get(ctx, req.NamespacedName, secret); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, err

@@ -23,6 +23,7 @@ import (
 	"seatpool.dev/internal/checkout"
 	"seatpool.dev/internal/clock"
 	"seatpool.dev/internal/metrics"
+	"seatpool.dev/internal/token"
 	"seatpool.dev/seat/leasetoken"
 )
 
@@ -229,12 +230,19 @@ func (s *SafetyNet) ungranted(ctx context.Context, pool *seatpoolv1alpha1.SeatPo
 	return append(forged, uncovered...), live - pool.Seats(), nil
 }
 
-// isForged reports whether the grant of the lease is none of the operator's. A
-// key that is not known proves nothing: when the Secret of the keys has been
-// lost, every running lease is signed with such a one.
+// isForged reports whether the grant of the lease is surely none of the
+// operator's. A key that is not known proves nothing: when the Secret of the keys
+// has been lost, every running lease is signed with such a one.
 func (s *SafetyNet) isForged(ctx context.Context, lease *seatpoolv1alpha1.SeatLease) bool {
 	err := s.Verifier.Verify(ctx, lease)
-	return err != nil && !errors.Is(err, leasetoken.ErrUnknownKey)
+	for _, proof := range []error{
+		leasetoken.ErrBadSignature, leasetoken.ErrMalformed, leasetoken.ErrAlgorithm, leasetoken.ErrIssuer, token.ErrOtherLease,
+	} {
+		if errors.Is(err, proof) {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *SafetyNet) isUncovered(uid types.UID) bool {

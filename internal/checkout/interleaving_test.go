@@ -446,6 +446,7 @@ func TestInterleavings(t *testing.T) {
 				}()
 				for !done.Load() {
 					w.finish()
+					time.Sleep(10 * time.Millisecond) // somebody may be waiting for time to pass
 				}
 			}
 			refresh()

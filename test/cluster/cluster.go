@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/version"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -282,6 +283,14 @@ func Scheme() *runtime.Scheme {
 // Config returns the admin's configuration.
 func (c *Cluster) Config() *rest.Config { return rest.CopyConfig(c.config) }
 
+// APIServerConfig returns the admin's configuration for API server n; Config is
+// that for the first.
+func (c *Cluster) APIServerConfig(n int) *rest.Config {
+	config := rest.CopyConfig(c.config) // one authority has signed for all
+	config.Host = c.ends.APIServers[n]
+	return config
+}
+
 // Client returns the admin's client. It reads from the API server itself.
 func (c *Cluster) Client() client.Client { return c.client }
 
@@ -382,10 +391,13 @@ func (c *Cluster) Ready(ctx context.Context, m Manager) bool {
 	return res.StatusCode == http.StatusOK
 }
 
-// InstallWebhooks points the webhook configurations at a URL.
+// InstallWebhooks points the webhook configurations at a URL. When it returns,
+// every API server calls it, unless it is served by something that lets every
+// lease pass: then that cannot be told.
 func (c *Cluster) InstallWebhooks(url string) error { return c.devcluster("webhooks", "--url", url) }
 
-// RemoveWebhooks deletes the webhook configurations.
+// RemoveWebhooks deletes the webhook configurations. When it returns, no API
+// server calls them any more.
 func (c *Cluster) RemoveWebhooks() error { return c.devcluster("webhooks", "--remove") }
 
 func (c *Cluster) devcluster(command string, args ...string) error {
@@ -405,17 +417,32 @@ func (c *Cluster) Kubectl(args ...string) (stdout, stderr string, err error) {
 func (c *Cluster) KubectlIn(stdin string, args ...string) (stdout, stderr string, err error) {
 	assets := os.Getenv("KUBEBUILDER_ASSETS")
 	if assets == "" {
-		found, err := filepath.Glob(filepath.Join(c.root, "bin", "k8s", "v*"))
-		if err != nil || len(found) == 0 {
-			return "", "", errors.New("there is no kubectl: run \"make assets\" first")
+		if assets, err = newestAssets(filepath.Join(c.root, "bin", "k8s")); err != nil {
+			return "", "", err
 		}
-		assets = found[len(found)-1]
 	}
 	cmd := exec.Command(filepath.Join(assets, "kubectl"), append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...)
 	var out, errOut bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errOut
 	err = cmd.Run()
 	return out.String(), errOut.String(), err
+}
+
+// newestAssets returns the folder of the newest version that make assets built.
+func newestAssets(dir string) (string, error) {
+	var newest string
+	var newestVersion *version.Version
+	found, _ := filepath.Glob(filepath.Join(dir, "v*")) // the pattern is a good one
+	for _, folder := range found {
+		v, err := version.ParseGeneric(filepath.Base(folder))
+		if err == nil && (newestVersion == nil || newestVersion.LessThan(v)) {
+			newest, newestVersion = folder, v
+		}
+	}
+	if newest == "" {
+		return "", fmt.Errorf("there is no kubectl under %s: run \"make assets\" first", dir)
+	}
+	return newest, nil
 }
 
 func (c *Cluster) errorLog() string { return filepath.Join(c.dir, "devcluster.log") }

@@ -6,7 +6,6 @@ package app
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -28,7 +27,7 @@ type keyStore struct {
 	reader    client.Reader
 	clock     *clock.Clock
 	namespace string
-	ring      atomic.Pointer[token.Keyring]
+	signer    token.Signer
 	// rereads limits how often an unknown key has the Secret read again.
 	rereads *rate.Limiter
 }
@@ -37,35 +36,25 @@ func newKeyStore(reader client.Reader, clk *clock.Clock, namespace string) *keyS
 	return &keyStore{reader: reader, clock: clk, namespace: namespace, rereads: rate.NewLimiter(rate.Every(time.Second), 5)}
 }
 
-var errNoKeys = errors.New("the signing keys are not loaded yet")
-
 // Sign implements admission.Signer.
 func (s *keyStore) Sign(lease *seatpoolv1alpha1.SeatLease, product string) (string, error) {
-	ring := s.ring.Load()
-	if ring == nil {
-		return "", errNoKeys
-	}
-	return ring.Sign(lease, product, s.clock.Now())
+	return s.signer.Sign(lease, product, s.clock.Now())
 }
 
 // Verify implements admission.Signer. A key that is not known may have come
 // into use a moment ago: then the Secret is read again.
 func (s *keyStore) Verify(ctx context.Context, lease *seatpoolv1alpha1.SeatLease) error {
-	ring := s.ring.Load()
-	if ring == nil {
-		return errNoKeys
-	}
-	err := ring.Verify(lease)
+	err := s.signer.Verify(lease)
 	if errors.Is(err, leasetoken.ErrUnknownKey) && s.rereads.Allow() {
 		if s.read(ctx) != nil {
 			return err
 		}
-		err = s.ring.Load().Verify(lease)
+		err = s.signer.Verify(lease)
 	}
 	return err
 }
 
-func (s *keyStore) loaded() bool { return s.ring.Load() != nil }
+func (s *keyStore) loaded() bool { return s.signer.Keyring() != nil }
 
 func (s *keyStore) read(ctx context.Context) error {
 	secret := &corev1.Secret{}
@@ -94,7 +83,7 @@ func (s *keyStore) load(secret *corev1.Secret) {
 	if ring == nil {
 		return
 	}
-	if old := s.ring.Swap(ring); old == nil {
+	if before := s.signer.Use(ring); before == nil {
 		log.Info("Loaded the signing keys", "signing", ring.SigningKeyID(s.clock.Now()))
 	}
 }
@@ -110,7 +99,7 @@ func (s *keyStore) run(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
-		ring := s.ring.Load()
+		ring := s.signer.Keyring()
 		if ring == nil {
 			continue
 		}

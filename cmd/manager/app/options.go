@@ -104,8 +104,8 @@ func (o *Options) Validate() error {
 	if o.RequestTimeout < time.Second {
 		errs = append(errs, errors.New("--apiserver-request-timeout must be at least 1s, and not less than the API servers have"))
 	}
-	if o.KeyOverlap < time.Second {
-		errs = append(errs, errors.New("--key-overlap must be at least 1s, or replicas would sign with keys that others do not know yet"))
+	if o.KeyOverlap < o.RequestTimeout {
+		errs = append(errs, errors.New("--key-overlap must not be less than --apiserver-request-timeout, or a checkout could outlive the key it was stamped with"))
 	}
 	if o.KeyRotationPeriod < 0 || o.KeyRotationPeriod > 0 && o.KeyRotationPeriod <= o.KeyOverlap {
 		errs = append(errs, errors.New("--key-rotation-period must be 0 or longer than --key-overlap"))
