@@ -5,13 +5,13 @@ package main
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -127,30 +127,34 @@ func (c *cluster) startAll(ctx context.Context) error {
 	if err := c.startControlPlane(ctx); err != nil {
 		return err
 	}
-	inst, err := newInstaller(filepath.Join(c.dir, "kubeconfig"), c.assets, c.config)
+	servers, err := newInstallers(c.dir, c.apiservers, c.assets, c.config)
 	if err != nil {
 		return err
 	}
-	if err := inst.install(ctx); err != nil {
+	if err := servers[0].install(ctx); err != nil {
 		return err
 	}
-	go inst.finishNamespaces(ctx)
-	if !c.noOperator {
-		if err := c.startOperator(ctx, inst); err != nil {
+	go servers[0].finishNamespaces(ctx)
+	for n, server := range servers {
+		if err := c.await(ctx, c.processes[1+n], func() bool { return server.servesKinds(ctx) }); err != nil {
 			return err
 		}
 	}
-	if err := c.awaitEverywhere(ctx); err != nil {
-		return err
+	if !c.noOperator {
+		if err := c.startOperator(ctx, servers); err != nil {
+			return err
+		}
 	}
 	return c.writeEndpoints()
 }
 
-// watch returns when the context ends, or with an error when the control plane
-// itself has ended. Managers may be killed by whoever tests that.
+// watch returns when the context ends, or with an error when nothing is left to
+// talk to: without etcd, or without any API server. One of several may be killed
+// by whoever tests that, as may managers.
 func (c *cluster) watch(ctx context.Context) error {
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
+	told := map[string]bool{} // which API servers have ended
 	for {
 		select {
 		case <-ctx.Done():
@@ -160,16 +164,28 @@ func (c *cluster) watch(ctx context.Context) error {
 		if etcd := c.processes[0]; etcd.ended() {
 			return etcd.failure("etcd has ended")
 		}
+		for _, server := range c.processes[1 : 1+c.apiservers] {
+			if !server.ended() || told[server.name] {
+				continue
+			}
+			told[server.name] = true
+			if len(told) == c.apiservers {
+				return server.failure(server.name + " has ended, and there is no other API server")
+			}
+			fmt.Fprintf(os.Stderr, "devcluster: %s has ended; its log is %s\n", server.name, server.logPath())
+		}
 	}
 }
 
 // stop stops what was started: managers first, which still have something to
 // tell the API servers, and etcd last. Those of a kind are stopped at once, since
 // each of them takes its time.
-func (c *cluster) stop() {
+func (c *cluster) stop() { stopAll(c.processes) }
+
+func stopAll(processes []*process) {
 	for _, kind := range []string{"manager-", "kube-apiserver-", "etcd"} {
 		var wg sync.WaitGroup
-		for _, p := range c.processes {
+		for _, p := range processes {
 			if strings.HasPrefix(p.name, kind) {
 				wg.Go(p.end)
 			}
@@ -193,13 +209,26 @@ func (c *cluster) startControlPlane(ctx context.Context) error {
 	if err := c.authority.issueTo(filepath.Join(pki, "webhook"), "tls", "webhook"); err != nil {
 		return err
 	}
+	return c.onFreePorts(ctx, func() error { return c.tryControlPlane(ctx) })
+}
+
+// onFreePorts starts processes, and once more on other ports when one of them
+// found its own taken.
+func (c *cluster) onFreePorts(ctx context.Context, start func() error) error {
+	before := len(c.processes)
 	for try := 1; ; try++ {
-		err := c.tryControlPlane(ctx)
-		if err == nil || try == portTries || ctx.Err() != nil {
+		err := start()
+		started := c.processes[before:]
+		if err == nil || try == portTries || ctx.Err() != nil || !slices.ContainsFunc(started, (*process).lacksPort) {
 			return err
 		}
-		c.stop()
-		c.processes = nil
+		stopAll(started)
+		for _, p := range started {
+			if err := os.Remove(p.logPath()); err != nil {
+				return err
+			}
+		}
+		c.processes = c.processes[:before]
 	}
 }
 
@@ -269,7 +298,7 @@ func (c *cluster) startAPIServer(ctx context.Context, n, port int) error {
 	if err := writeFiles(c.dir, files); err != nil {
 		return err
 	}
-	inst, err := newInstaller(c.kubeconfigOf(n), c.assets, c.config)
+	inst, err := newInstaller(kubeconfigOf(c.dir, n), c.assets, c.config)
 	if err != nil {
 		return err
 	}
@@ -279,12 +308,20 @@ func (c *cluster) startAPIServer(ctx context.Context, n, port int) error {
 }
 
 // startOperator starts the managers behind a balancer, and points the webhook
-// configurations at it.
-func (c *cluster) startOperator(ctx context.Context, inst *installer) error {
-	token, err := inst.managerToken(ctx)
+// configurations at it once all are ready.
+func (c *cluster) startOperator(ctx context.Context, servers []*installer) error {
+	token, err := servers[0].managerToken(ctx)
 	if err != nil {
 		return err
 	}
+	if err := c.onFreePorts(ctx, func() error { return c.tryManagers(ctx, token) }); err != nil {
+		return err
+	}
+	return installWebhooks(ctx, servers, c.ends.Balancer, c.authority.certPEM)
+}
+
+func (c *cluster) tryManagers(ctx context.Context, token string) error {
+	c.ends.Managers = nil
 	var backends []*backend
 	for n := range c.replicas {
 		be, err := c.startManager(ctx, n, token)
@@ -293,16 +330,20 @@ func (c *cluster) startOperator(ctx context.Context, inst *installer) error {
 		}
 		backends = append(backends, be)
 	}
-	b, err := newBalancer(ctx, backends)
+	balancing, stop := context.WithCancel(ctx)
+	b, err := newBalancer(balancing, backends)
 	if err != nil {
+		stop()
 		return err
 	}
 	c.ends.Balancer = b.url()
-	go b.run(ctx)
-	if err := inst.installWebhooks(ctx, b.url(), c.authority.certPEM); err != nil {
+	go b.run(balancing)
+	if err := c.awaitManagers(ctx, b); err != nil {
+		stop()
 		return err
 	}
-	return c.awaitManagers(ctx, b)
+	context.AfterFunc(ctx, stop)
+	return nil
 }
 
 // awaitManagers waits until all managers are ready.
@@ -326,30 +367,6 @@ func (c *cluster) awaitManagers(ctx context.Context, b *balancer) error {
 		return managers[b.firstNotReady()].failure(err.Error())
 	}
 	return nil
-}
-
-// awaitEverywhere waits until every API server has heard of what was written
-// through the first one: of the kinds, and of the webhooks, without which it
-// would let leases in that nobody has granted.
-func (c *cluster) awaitEverywhere(ctx context.Context) error {
-	for n := range c.apiservers {
-		inst, err := newInstaller(c.kubeconfigOf(n), c.assets, c.config)
-		if err != nil {
-			return err
-		}
-		answers := inst.servesKinds
-		if !c.noOperator {
-			answers = inst.callsWebhooks
-		}
-		if err := c.await(ctx, c.processes[1+n], func() bool { return answers(ctx) }); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (c *cluster) kubeconfigOf(n int) string {
-	return filepath.Join(c.dir, fmt.Sprint("kubeconfig-", n))
 }
 
 func (c *cluster) startManager(ctx context.Context, n int, token string) (*backend, error) {
@@ -442,5 +459,3 @@ func answers(ctx context.Context, url string) bool {
 	_ = res.Body.Close() // the answer is in the status
 	return res.StatusCode == http.StatusOK
 }
-
-func encodeBase64(data []byte) string { return base64.StdEncoding.EncodeToString(data) }

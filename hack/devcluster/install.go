@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -78,6 +77,24 @@ func newInstaller(kubeconfig, assets, configDir string) (*installer, error) {
 	}, nil
 }
 
+// newInstallers returns one for each API server of a cluster.
+func newInstallers(dir string, apiservers int, assets, configDir string) ([]*installer, error) {
+	var servers []*installer
+	for n := range apiservers {
+		server, err := newInstaller(kubeconfigOf(dir, n), assets, configDir)
+		if err != nil {
+			return nil, err
+		}
+		servers = append(servers, server)
+	}
+	return servers, nil
+}
+
+// kubeconfigOf returns the path of the admin's kubeconfig for an API server.
+func kubeconfigOf(dir string, n int) string {
+	return filepath.Join(dir, fmt.Sprint("kubeconfig-", n))
+}
+
 // render returns the objects of an overlay.
 func (i *installer) render(ctx context.Context, overlay string) ([]*unstructured.Unstructured, error) {
 	var stdout, stderr bytes.Buffer
@@ -105,10 +122,6 @@ func (i *installer) render(ctx context.Context, overlay string) ([]*unstructured
 
 // order is the order kinds are installed in. What is not listed needs nodes.
 var order = []string{"Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding"}
-
-func isWebhookConfiguration(object *unstructured.Unstructured) bool {
-	return object.GetKind() == "MutatingWebhookConfiguration" || object.GetKind() == "ValidatingWebhookConfiguration"
-}
 
 // install writes all that a control plane without nodes can take, but for the
 // webhook configurations.
@@ -171,90 +184,12 @@ func (i *installer) established(ctx context.Context, crd string) error {
 	})
 }
 
-// installWebhooks writes the webhook configurations, pointed at a URL.
-func (i *installer) installWebhooks(ctx context.Context, url string, ca []byte) error {
-	objects, err := i.render(ctx, "webhook")
-	if err != nil {
-		return err
-	}
-	objects = slices.DeleteFunc(objects, func(object *unstructured.Unstructured) bool { return !isWebhookConfiguration(object) })
-	// The validating one first: a lease that meets it alone is refused, and one
-	// that met only the other would be let in uncounted.
-	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int { return -strings.Compare(a.GetKind(), b.GetKind()) })
-	for _, object := range objects {
-		if err := pointAt(object, url, ca); err != nil {
-			return err
-		}
-		if err := i.apply(ctx, object); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 var seatLeases = schema.GroupVersionResource{Group: "seatpool.dev", Version: "v1alpha1", Resource: "seatleases"}
 
 // servesKinds reports whether the API server has heard of our kinds.
 func (i *installer) servesKinds(ctx context.Context) bool {
 	_, err := i.dynamic.Resource(seatLeases).Namespace(operatorNamespace).List(ctx, metav1.ListOptions{Limit: 1})
 	return err == nil
-}
-
-// callsWebhooks reports whether the API server has heard of the webhooks: they
-// refuse a lease of a pool that does not exist. That nothing comes of it, dry run
-// sees to.
-func (i *installer) callsWebhooks(ctx context.Context) bool {
-	lease := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": seatLeases.GroupVersion().String(),
-		"kind":       "SeatLease",
-		"metadata":   map[string]any{"name": "devcluster-probe"},
-		"spec":       map[string]any{"poolRef": map[string]any{"name": "devcluster-probe"}},
-	}}
-	_, err := i.dynamic.Resource(seatLeases).Namespace(operatorNamespace).Create(ctx, lease, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	return err != nil && strings.Contains(err.Error(), "denied the request")
-}
-
-// pointAt has the webhooks of a configuration called at a URL instead of at a
-// Service.
-func pointAt(object *unstructured.Unstructured, url string, ca []byte) error {
-	webhooks, _, err := unstructured.NestedSlice(object.Object, "webhooks")
-	if err != nil {
-		return err
-	}
-	for _, w := range webhooks {
-		webhook, ok := w.(map[string]any)
-		if !ok {
-			return fmt.Errorf("%s has a webhook that is no object", object.GetName())
-		}
-		path, found, err := unstructured.NestedString(webhook, "clientConfig", "service", "path")
-		if err != nil || !found {
-			return fmt.Errorf("%s has a webhook without a service path: %w", object.GetName(), err)
-		}
-		webhook["clientConfig"] = map[string]any{"url": url + path, "caBundle": encodeBase64(ca)}
-	}
-	return unstructured.SetNestedSlice(object.Object, webhooks, "webhooks")
-}
-
-// removeWebhooks deletes the webhook configurations.
-func (i *installer) removeWebhooks(ctx context.Context) error {
-	objects, err := i.render(ctx, "webhook")
-	if err != nil {
-		return err
-	}
-	admission := i.kube.AdmissionregistrationV1()
-	for _, object := range objects {
-		var err error
-		switch object.GetKind() {
-		case "MutatingWebhookConfiguration":
-			err = admission.MutatingWebhookConfigurations().Delete(ctx, object.GetName(), metav1.DeleteOptions{})
-		case "ValidatingWebhookConfiguration":
-			err = admission.ValidatingWebhookConfigurations().Delete(ctx, object.GetName(), metav1.DeleteOptions{})
-		}
-		if err != nil && !apierrors.IsNotFound(err) {
-			return err
-		}
-	}
-	return nil
 }
 
 // managerToken returns a token of the managers' ServiceAccount.

@@ -19,6 +19,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"k8s.io/apimachinery/pkg/util/version"
 )
 
 const usage = `devcluster runs a seatpool control plane on this machine.
@@ -35,7 +37,8 @@ const usage = `devcluster runs a seatpool control plane on this machine.
 
   devcluster webhooks --dir DIR --url https://127.0.0.1:PORT | --remove
       Points the webhook configurations at a manager that was started by hand,
-      or removes them. DIR/pki/webhook holds a certificate for it.
+      or removes them, and returns when every API server has noticed.
+      DIR/pki/webhook holds a certificate for it.
 
 `
 
@@ -141,11 +144,15 @@ func defaultAssets(bin string) string {
 	if dir := os.Getenv("KUBEBUILDER_ASSETS"); dir != "" {
 		return dir
 	}
-	found, err := filepath.Glob(filepath.Join(bin, "k8s", "v*"))
-	if err != nil || len(found) == 0 {
-		return filepath.Join(bin, "k8s")
+	newest, newestVersion := filepath.Join(bin, "k8s"), version.MustParseGeneric("0.0")
+	found, _ := filepath.Glob(filepath.Join(bin, "k8s", "v*")) // the pattern is a good one
+	for _, dir := range found {
+		v, err := version.ParseGeneric(filepath.Base(dir))
+		if err == nil && newestVersion.LessThan(v) {
+			newest, newestVersion = dir, v
+		}
 	}
-	return found[len(found)-1]
+	return newest
 }
 
 func kubeconfig(args []string) error {
@@ -198,16 +205,20 @@ func webhooks(ctx context.Context, args []string) error {
 	if *dir == "" || (*url == "") == !*remove {
 		return errors.New("--dir, and either --url or --remove must be given")
 	}
-	inst, err := newInstaller(filepath.Join(*dir, "kubeconfig"), *assets, *config)
+	ends, err := readEndpoints(*dir)
+	if err != nil {
+		return err
+	}
+	servers, err := newInstallers(*dir, len(ends.APIServers), *assets, *config)
 	if err != nil {
 		return err
 	}
 	if *remove {
-		return inst.removeWebhooks(ctx)
+		return removeWebhooks(ctx, servers)
 	}
 	authority, err := loadAuthority(filepath.Join(*dir, "pki"))
 	if err != nil {
 		return err
 	}
-	return inst.installWebhooks(ctx, *url, authority.certPEM)
+	return installWebhooks(ctx, servers, strings.TrimSuffix(*url, "/"), authority.certPEM)
 }

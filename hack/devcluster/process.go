@@ -61,6 +61,9 @@ func (p *process) start() error {
 			cmd, err := p.launch(ctx)
 			if first {
 				started <- err
+				if err != nil {
+					return // nobody will be there to end it
+				}
 			}
 			if err == nil {
 				_ = cmd.Wait() // how it ended is in its log
@@ -104,7 +107,11 @@ func (p *process) launch(ctx context.Context) (*exec.Cmd, error) {
 		return nil, fmt.Errorf("%s could not be started: %w", p.name, err)
 	}
 	p.cmd = cmd
-	return cmd, p.writePid(cmd.Process.Pid)
+	if err := p.writePid(cmd.Process.Pid); err != nil {
+		_, _ = cmd.Process.Kill(), cmd.Wait() // one that nobody can find is not left running
+		return nil, err
+	}
+	return cmd, nil
 }
 
 // writePid writes the file that says who the process is, at once: somebody may
@@ -119,6 +126,13 @@ func (p *process) writePid(pid int) error {
 }
 
 func (p *process) logPath() string { return filepath.Join(p.dir, "logs", p.name+".log") }
+
+// lacksPort reports whether the process has complained that somebody else listens
+// where it should. That is told by the text of its log alone.
+func (p *process) lacksPort() bool {
+	log, err := os.ReadFile(p.logPath())
+	return err == nil && bytes.Contains(log, []byte(syscall.EADDRINUSE.Error()))
+}
 
 // ended reports whether the process is not running any more and will not be.
 func (p *process) ended() bool {

@@ -140,3 +140,15 @@ func TestFreePortsAreDifferentAndNotForOutgoingConnections(t *testing.T) {
 		t.Errorf("%d ports, want 50", len(ports))
 	}
 }
+
+func TestWhatCannotBeStartedIsNotTriedAgain(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "logs"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p := &process{name: "p", path: filepath.Join(dir, "missing"), dir: dir, restart: true}
+	if err := p.start(); err == nil || !strings.Contains(err.Error(), "p could not be started") {
+		t.Errorf("want to be told that it could not be started, got %v", err)
+	}
+	eventually(t, p.ended)
+}

@@ -14,10 +14,17 @@ root="$(cd "$here/../.." && pwd)"
 version="$(awk '$1 == "k8s.io/kubernetes" { print $2; exit }' "$here/go.mod")"
 dir="${KUBEBUILDER_ASSETS:-$root/bin/k8s/$version}"
 
-if [[ "${1:-}" == --print ]]; then
-  echo "$dir"
-  exit 0
-fi
+case "${1:-}" in
+  '') ;;
+  --print)
+    echo "$dir"
+    exit 0
+    ;;
+  *)
+    echo "usage: hack/k8s/build.sh [--print]" >&2
+    exit 2
+    ;;
+esac
 
 if [[ -n "${KUBEBUILDER_ASSETS:-}" ]]; then
   for binary in etcd kube-apiserver kubectl; do
@@ -34,14 +41,19 @@ mkdir -p "$dir"
 cd "$here"
 export CGO_ENABLED=0
 
+unfinished=''
+trap '[[ -z $unfinished ]] || rm -f "$unfinished"' EXIT
+
 # build NAME PACKAGE LDFLAGS
 build() {
   local name=$1 package=$2 ldflags=$3
   [[ -x "$dir/$name" ]] && return
-  echo "    building $name $(basename "$dir") from Go modules: up to five minutes on two cores, once"
-  # Moved into place, so that one that was interrupted is never taken for whole.
-  go build -trimpath -buildvcs=false -ldflags "$ldflags" -o "$dir/.$name" "$package"
-  mv "$dir/.$name" "$dir/$name"
+  echo "    building $name for Kubernetes $version from Go modules: up to five minutes on two cores, once"
+  # Moved into place, so that one that was interrupted is never taken for whole,
+  # and under a name of its own, so that two may build at once.
+  unfinished="$dir/.$name.$$"
+  go build -trimpath -buildvcs=false -ldflags "$ldflags" -o "$unfinished" "$package"
+  mv "$unfinished" "$dir/$name"
 }
 
 minor="${version#v1.}"

@@ -232,7 +232,7 @@ func (m *manager) serve() error {
 	pools := &pools{cache: m.mgr.GetCache(), direct: m.direct}
 	server := m.mgr.GetWebhookServer()
 	register := func(path string, handler cradmission.Handler) {
-		server.Register(path, &cradmission.Webhook{Handler: handler})
+		server.Register(path, m.drainable(&cradmission.Webhook{Handler: handler}))
 	}
 	register(PathGrant, &admission.Grant{
 		Decoder: decoder, Clock: m.clock, Pools: pools, Signer: m.keys, Managers: admission.NewManagers(m.direct),
@@ -243,6 +243,18 @@ func (m *manager) serve() error {
 	})
 	register(PathProduct, &admission.Product{Decoder: decoder})
 	return nil
+}
+
+// drainable has connections closed after the answer they carry, once the manager
+// is stopping: the API server then opens its next one to another replica, and
+// finds few connections cut that it meant to use again.
+func (m *manager) drainable(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if m.draining.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		handler.ServeHTTP(w, r)
+	})
 }
 
 // control registers what runs on the leader.
