@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"seatpool.dev/seat/leasetoken"
 )
@@ -302,7 +303,7 @@ func TestKeyring_signingKey(t *testing.T) {
 	}
 }
 
-func kidOf(tb testing.TB, token string) string {
+func kidOf(tb rapid.TB, token string) string {
 	tb.Helper()
 	decoded, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[0])
 	if err != nil {

@@ -28,8 +28,9 @@ type Plan struct {
 	// Data and Annotations are those of the Secret.
 	Data        map[string][]byte
 	Annotations map[string]string
-	// Changes says, in words, what is different from the Secret as it is;
-	// empty when nothing is.
+	// Changes says, in words, what happens to the keys. It may be empty though
+	// the Secret is to be written, as when the time of a key that is gone is
+	// forgotten: compare data and annotations to know that.
 	Changes []string
 	// Next is in how long to plan again, 0 for not until the Secret changes.
 	Next time.Duration

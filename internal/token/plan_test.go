@@ -232,6 +232,12 @@ func TestNewPlan(t *testing.T) {
 			wantChanges: []string{"retired key a"},
 			wantNext:    29*day - overlap,
 		},
+		"does not take the entry of one key for that of another": {
+			from: at{"a.pem.pem": -2 * day, "a.pem": -day}, annotation: `{"a.pem":"2026-11-29T12:00:00Z","a":"2026-11-30T12:00:00Z"}`,
+			period: period, oldest: never,
+			want:     at{"a.pem.pem": -2 * day, "a.pem": -day},
+			wantNext: 29*day - overlap,
+		},
 		"does not retire a key that two entries claim": {
 			from: at{"a": -2 * day, "b": -day}, entries: map[string]string{"a.pem": "another key"}, period: period, oldest: never,
 			want:     at{"a": -2 * day, "b": -day, "a.pem": never},
@@ -286,6 +292,10 @@ func TestNewPlan(t *testing.T) {
 				t.Fatal(err)
 			}
 			got, changes := at{}, slices.Clone(plan.Changes)
+			ring, _ := ParseKeyring(plan.Data, nil) // some cases have entries that are no keys
+			if timed, keys := slices.Sorted(maps.Keys(planned)), slices.Sorted(maps.Keys(ring.KeySet())); !slices.Equal(timed, keys) {
+				t.Errorf("times of %q, want those of the keys %q", timed, keys)
+			}
 			for name, value := range plan.Data {
 				if before, ok := data[name]; ok && !slices.Equal(before, value) {
 					t.Errorf("the entry %q was changed", name)
@@ -345,5 +355,31 @@ func TestNewPlan_activatesOnWholeSecondsAfterTheOverlap(t *testing.T) {
 	// b is active at 12:10:01, and a may go an overlap later.
 	if want := 2*overlap + 100*time.Millisecond; plan.Next != want {
 		t.Errorf("next plan in %v, want %v", plan.Next, want)
+	}
+}
+
+// A key that was taken away by hand may have been forgotten everywhere: when it
+// comes back it does not take up its old time, or one replica would sign with
+// what another does not know.
+func TestNewPlan_treatsAKeyThatComesBackAsNew(t *testing.T) {
+	policy := Policy{Overlap: overlap}
+	a, b := keyPEM(t, privateKey(1)), keyPEM(t, privateKey(2))
+	annotations := times(t, map[string]time.Duration{"a": -day, "b": -time.Hour})
+
+	without, err := NewPlan(map[string][]byte{"a": a}, annotations, start, policy, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := start.Add(time.Minute)
+	again, err := NewPlan(map[string][]byte{"a": a, "b": b}, without.Annotations, back, policy, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := times(t, map[string]time.Duration{"a": -day, "b": time.Minute + overlap})
+	if diff := cmp.Diff(want, again.Annotations); diff != "" {
+		t.Error(diff)
+	}
+	if got := keyring(t, again.Data, again.Annotations).SigningKeyID(back); got != "a" {
+		t.Errorf("key %q signs as soon as it is back", got)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
 
 	seatpoolv1alpha1 "seatpool.dev/api/v1alpha1"
 	"seatpool.dev/seat/leasetoken"
@@ -113,6 +114,63 @@ func TestSign_namesTheHolder(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Whatever a lease says, a program with the published keys reads the same.
+func TestSign_isReadWithThePublishedKeys(t *testing.T) {
+	data := map[string][]byte{"a": keyPEM(t, privateKey(1)), "b.pem": keyPEM(t, privateKey(2)), "c": keyPEM(t, privateKey(3))}
+	ring := keyring(t, data, times(t, map[string]time.Duration{"a": 0, "b": time.Hour, "c": 2 * time.Hour}))
+	jwks, err := ring.JWKS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := leasetoken.ParseJWKS(jwks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, text := rapid.StringN(1, 40, -1), rapid.StringN(0, 40, -1)
+	rapid.Check(t, func(t *rapid.T) {
+		now := start.Add(time.Duration(rapid.Int64Range(0, int64(3*time.Hour)).Draw(t, "now")))
+		ttl := time.Duration(rapid.Int64Range(5, 31_536_000).Draw(t, "ttl")) * time.Second
+		l := lease()
+		l.Namespace, l.Spec.PoolRef.Name = name.Draw(t, "namespace"), name.Draw(t, "pool")
+		l.Spec.PoolRef.Namespace = text.Draw(t, "poolNamespace")
+		l.Spec.Holder = seatpoolv1alpha1.Holder{
+			User: text.Draw(t, "user"), Host: text.Draw(t, "host"), InstanceID: text.Draw(t, "instanceID"),
+		}
+		l.Status.SeatID, l.Status.Requester = name.Draw(t, "seatID"), name.Draw(t, "requester")
+		l.Status.IssuedAt, l.Status.ExpiresAt = metav1.NewTime(now), metav1.NewTime(now.Add(ttl))
+		product := name.Draw(t, "product")
+
+		token, err := ring.Sign(l, product, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		claims, err := leasetoken.Verify(token, keys, leasetoken.Options{Product: product, Now: now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		holder := l.Spec.Holder
+		want := leasetoken.Claims{
+			Product: product, SeatID: l.Status.SeatID,
+			Holder:   claims.Holder, // see TestSign_namesTheHolder
+			IssuedAt: now.Truncate(time.Second), ExpiresAt: now.Add(ttl).Truncate(time.Second),
+			Lease: leasetoken.Lease{
+				Pool: l.Spec.PoolRef.Name, PoolNamespace: l.Pool().Namespace, Namespace: l.Namespace,
+				User: holder.User, Host: holder.Host, InstanceID: holder.InstanceID,
+			},
+		}
+		if diff := cmp.Diff(want, claims); diff != "" {
+			t.Error(diff)
+		}
+		if got, want := kidOf(t, token), ring.SigningKeyID(now); got != want {
+			t.Errorf("token signed with %q, want %q", got, want)
+		}
+		l.Status.Token = token
+		if err := ring.Verify(l); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestSign_namesThePoolOfTheLeasesOwnNamespace(t *testing.T) {
@@ -300,7 +358,7 @@ func TestSigner_changesKeysWhileItSigns(t *testing.T) {
 	})
 	for range 4 {
 		working.Go(func() {
-			for range 200 {
+			for range 50 {
 				l := lease()
 				token, err := signer.Sign(l, "acme", start)
 				if err != nil {
