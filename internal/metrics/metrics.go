@@ -8,10 +8,13 @@
 package metrics
 
 import (
+	"runtime"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"seatpool.dev/internal/version"
 )
 
 // Values of the label outcome.
@@ -128,13 +131,22 @@ var (
 		Name: "seatpool_signing_key_activations_total",
 		Help: "Times this replica began to sign with another key.",
 	})
+
+	// BuildInfo is always 1; its labels tell what runs.
+	BuildInfo = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "seatpool_build_info",
+		Help: "Always 1; the labels tell which version of the operator runs, of which commit, built with which Go.",
+		ConstLabels: prometheus.Labels{
+			"version": version.Version, "commit": version.Commit, "goversion": runtime.Version(),
+		},
+	}, func() float64 { return 1 })
 )
 
 func init() {
 	metrics.Registry.MustRegister(
 		Checkouts, Renewals, LeasesEnded, CheckoutSeconds, RenewalSeconds, BatchSize, Conflicts,
 		WatermarkWaitSeconds, RecountSeconds, Reclaimed, Reaped, Revoked, DeadSeatSeconds, ClockSteps,
-		SigningKeyActivations, pools,
+		SigningKeyActivations, BuildInfo, pools,
 	)
 }
 

@@ -42,6 +42,7 @@ import (
 	"seatpool.dev/internal/checkout"
 	"seatpool.dev/internal/clock"
 	seatmetrics "seatpool.dev/internal/metrics"
+	"seatpool.dev/internal/version"
 )
 
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
@@ -65,16 +66,25 @@ func Main(args []string) error {
 	options := DefaultOptions()
 	fs := flag.NewFlagSet("manager", flag.ContinueOnError)
 	options.AddFlags(fs)
+	showVersion := fs.Bool("version", false, "Print what was built, and end.")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
 		}
 		return err
 	}
+	if *showVersion {
+		fmt.Println("manager", version.String())
+		return nil
+	}
+	if fs.NArg() > 0 {
+		return fmt.Errorf("argument %q is not understood: only flags are, which --help lists", fs.Arg(0))
+	}
 	if err := options.Validate(); err != nil {
 		return err
 	}
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&options.Log)))
+	ctrl.Log.WithName("setup").Info("Starting", "version", version.Version, "commit", version.Commit)
 	// Half of what a decision costs is garbage, of a heap that is small: let it
 	// grow to three times what is live before it is collected.
 	if os.Getenv("GOGC") == "" {
