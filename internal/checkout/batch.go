@@ -23,6 +23,13 @@ import (
 type batch struct {
 	*committer
 	tickets []*ticket
+	// size is how many there have been.
+	size int
+	// conflicts is how often somebody else was faster.
+	conflicts int
+	// beaten is the version of the pool that turned out not to be the newest, at
+	// the last attempt; nil when it is not known to be old.
+	beaten *seatpoolv1alpha1.SeatPool
 	// recount is the newest consistent list made for this batch.
 	recount *snapshot
 	// reread is the version of the pool that was read to check refusals.
@@ -54,7 +61,7 @@ func (b *batch) serve() {
 	// A batch in hand is finished also when the operator is told to stop; its
 	// calls have their own time limits.
 	ctx := context.Background()
-	conflicts := 0
+	b.size = len(b.tickets)
 	read := false
 	for {
 		if b.dropAbandoned(); len(b.tickets) == 0 {
@@ -73,11 +80,25 @@ func (b *batch) serve() {
 		}
 		read = result == readAgain
 		if read {
-			b.reread, b.recounted = nil, false
-			conflicts++
-			backOff(conflicts)
+			read = b.fallBehind()
 		}
 	}
+}
+
+// fallBehind prepares another attempt after somebody else was faster, and
+// reports whether the pool must be read for it: the watch may have brought the
+// version that won by then. Whoever has come meanwhile joins, so that a fight
+// for the pool ends in fewer and bigger batches.
+func (b *batch) fallBehind() (read bool) {
+	b.reread, b.recounted = nil, false
+	b.conflicts++
+	backOff(b.conflicts)
+	joined := b.join()
+	b.tickets = append(b.tickets, joined...)
+	b.size += len(joined)
+	read = b.beaten == nil || !b.knowsNewer(b.beaten)
+	b.beaten = nil
+	return read
 }
 
 // backOff waits for a moment that grows with the number of conflicts, so that
@@ -432,8 +453,11 @@ func (b *batch) commit(ctx context.Context, pool *seatpoolv1alpha1.SeatPool, p *
 	updated, err := b.API.UpdatePoolStatus(ctx, &next)
 	switch {
 	case err == nil:
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+	case apierrors.IsConflict(err):
 		b.Reporter.Conflicted()
+		b.beaten = pool
+		return readAgain, nil
+	case apierrors.IsNotFound(err):
 		return readAgain, nil
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsUnauthorized(err):
 		return served, err
@@ -450,6 +474,7 @@ func (b *batch) commit(ctx context.Context, pool *seatpoolv1alpha1.SeatPool, p *
 	b.mu.Lock()
 	b.latest = updated
 	b.mu.Unlock()
+	b.turn.wrote(updated.ResourceVersion)
 	b.Reporter.Committed(pool, updated)
 	return served, nil
 }

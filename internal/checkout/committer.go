@@ -28,10 +28,9 @@ type committer struct {
 	// refusal after it had recorded the grant.
 	dead map[types.UID]bool
 
-	// What follows is used by the running goroutine alone.
+	turn turn
 
-	// linger is how long the next batch waits for others to join it.
-	linger time.Duration
+	// What follows is used by the running goroutine alone.
 
 	// firstSeen is when each reservation was first seen.
 	firstSeen map[types.UID]time.Duration
@@ -57,40 +56,45 @@ func (p *committer) enqueue(t *ticket) {
 func (p *committer) run() {
 	defer p.wg.Done()
 	for {
-		p.gather()
-		p.mu.Lock()
-		tickets := p.queue
-		p.queue = nil
-		if len(tickets) == 0 {
-			p.running = false
-			p.mu.Unlock()
+		if p.queued() {
+			p.turn.await(p.Clock.Mono())
+		}
+		tickets, more := p.take()
+		if !more {
 			return
 		}
-		p.mu.Unlock()
 		begun := p.Clock.Mono()
-		(&batch{committer: p, tickets: tickets, suspects: map[types.UID]*ticket{}}).serve()
-		p.linger = 0
-		if len(tickets) > 1 {
-			p.linger = min((p.Clock.Mono()-begun)/2, maxLinger)
-		}
+		b := &batch{committer: p, tickets: tickets, suspects: map[types.UID]*ticket{}}
+		b.serve()
+		ended := p.Clock.Mono()
+		p.turn.served(b.size, ended-begun, ended)
 	}
 }
 
-// gather waits a moment before a batch is taken, when the one before was shared
-// by several and more are waiting already. What a commit costs is nearly all the
-// update, so that fewer and bigger ones serve a busy pool faster than they make
-// anybody wait: at most half as long as the batch before took. A client that
-// comes alone never waits.
-func (p *committer) gather() {
+// queued reports whether anybody waits.
+func (p *committer) queued() bool {
 	p.mu.Lock()
-	waiting := len(p.queue)
-	p.mu.Unlock()
-	if p.linger == 0 || waiting == 0 {
-		return
-	}
-	timer := time.NewTimer(p.linger)
-	defer timer.Stop()
-	<-timer.C
+	defer p.mu.Unlock()
+	return len(p.queue) > 0
+}
+
+// take returns all who wait. When nobody does, the goroutine that asked has
+// ended its work.
+func (p *committer) take() (tickets []*ticket, more bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	tickets, p.queue = p.queue, nil
+	p.running = len(tickets) > 0
+	return tickets, p.running
+}
+
+// join returns all who have come since the batch in hand was taken.
+func (p *committer) join() []*ticket {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	tickets := p.queue
+	p.queue = nil
+	return tickets
 }
 
 func (p *committer) idle() bool {
@@ -106,6 +110,15 @@ func (p *committer) observe(pool *seatpoolv1alpha1.SeatPool) {
 		return
 	}
 	p.latest = pool
+	p.turn.hear(pool.ResourceVersion)
+}
+
+// knowsNewer reports whether a newer version of the pool than this one has been
+// heard of.
+func (p *committer) knowsNewer(pool *seatpoolv1alpha1.SeatPool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.latest != nil && p.latest.UID == pool.UID && !reached(pool.ResourceVersion, p.latest.ResourceVersion)
 }
 
 // pool returns the newest version of the pool known, or reads it.

@@ -66,10 +66,6 @@ const (
 	// the 10 s the API server waits for a webhook.
 	callTimeout = 5 * time.Second
 
-	// maxLinger bounds how long a batch waits for others to join it. It is what
-	// an update takes on a busy machine.
-	maxLinger = 20 * time.Millisecond
-
 	// parallelDeletes bounds the deletes of expired leases under way at once
 	// for one pool.
 	parallelDeletes = 16
