@@ -5,7 +5,7 @@ package admission
 
 import (
 	"context"
-	"strings"
+	"encoding/json"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -42,8 +42,11 @@ func NewManagers(c client.Client) Managers {
 }
 
 func (a *accessReviewer) MayManage(ctx context.Context, user UserInfo, lease types.NamespacedName) (bool, error) {
-	key := strings.Join(append([]string{user.UID, user.Username, lease.Namespace, lease.Name}, user.Groups...), "\x00")
-	if allowed, ok := a.cache.Get(key); ok {
+	key, err := json.Marshal([]any{user, lease}) // all that the answer depends on
+	if err != nil {
+		return false, err
+	}
+	if allowed, ok := a.cache.Get(string(key)); ok {
 		return allowed.(bool), nil
 	}
 	review := &authorizationv1.SubjectAccessReview{
@@ -72,6 +75,6 @@ func (a *accessReviewer) MayManage(ctx context.Context, user UserInfo, lease typ
 	if review.Status.Allowed {
 		keep = manageAllowedFor
 	}
-	a.cache.Add(key, review.Status.Allowed, keep)
+	a.cache.Add(string(key), review.Status.Allowed, keep)
 	return review.Status.Allowed, nil
 }
