@@ -87,6 +87,8 @@ type SeatLeaseSpec struct {
 	// itself does not matter, the operator replaces it with its own time. Set
 	// by the client to renew.
 	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}[.][0-9]{6}(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
 	// +optional
 	RenewTime *metav1.MicroTime `json:"renewTime,omitempty"`
 }
@@ -107,12 +109,16 @@ type SeatLeaseStatus struct {
 
 	// acquiredAt is when the seat was checked out. Set by the operator.
 	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
 	// +required
 	AcquiredAt metav1.Time `json:"acquiredAt,omitempty,omitzero"`
 
 	// issuedAt is when the lease was last extended: at checkout or at the
 	// newest renewal. Set by the operator.
 	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
 	// +required
 	IssuedAt metav1.Time `json:"issuedAt,omitempty,omitzero"`
 
@@ -120,6 +126,8 @@ type SeatLeaseStatus struct {
 	// The lease counts for the pool's skewSeconds longer. Moves only forward.
 	// Set by the operator.
 	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
 	// +required
 	ExpiresAt metav1.Time `json:"expiresAt,omitempty,omitzero"`
 

@@ -157,6 +157,8 @@ type SeatPoolSpec struct {
 	// notBefore is when the licence becomes valid. No checkout or renewal
 	// before it. Valid from the beginning of time when omitted.
 	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
 	// +optional
 	NotBefore *metav1.Time `json:"notBefore,omitempty"`
 
@@ -164,6 +166,8 @@ type SeatPoolSpec struct {
 	// no lease is given an expiresAt later than it. Valid forever when
 	// omitted.
 	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
 	// +optional
 	NotAfter *metav1.Time `json:"notAfter,omitempty"`
 
@@ -226,6 +230,8 @@ type SeatReservation struct {
 	// reservedAt is when the seat was granted, by the operator's clock. It
 	// informs people; the operator decides by its own monotonic clock.
 	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
 	// +required
 	ReservedAt metav1.Time `json:"reservedAt,omitempty,omitzero"`
 }
@@ -274,6 +280,8 @@ type SeatPoolStatus struct {
 
 	// peakTime is when peakSeatsInUse was first reached. Set by the operator.
 	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
 	// +optional
 	PeakTime *metav1.Time `json:"peakTime,omitempty"`
 

@@ -66,9 +66,9 @@ func (c *Checkout) Handle(ctx context.Context, req admission.Request) admission.
 }
 
 func (c *Checkout) checkout(ctx context.Context, req admission.Request) error {
-	lease := &seatpoolv1alpha1.SeatLease{}
-	if err := c.Decoder.Decode(req, lease); err != nil {
-		return ledger.NoGrant("it cannot be read")
+	lease, err := decode(c.Decoder, req.Object)
+	if err != nil {
+		return unreadable(req.Name, err)
 	}
 	lease.Namespace, lease.Name = req.Namespace, req.Name
 	pool := lease.Pool()

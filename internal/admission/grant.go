@@ -82,8 +82,8 @@ func (g *Grant) Handle(ctx context.Context, req admission.Request) admission.Res
 
 // stamp writes the grant on a lease that is being created.
 func (g *Grant) stamp(ctx context.Context, req admission.Request) admission.Response {
-	lease := &seatpoolv1alpha1.SeatLease{}
-	if err := g.Decoder.Decode(req, lease); err != nil || lease.Spec.PoolRef.Name == "" {
+	lease, err := decode(g.Decoder, req.Object)
+	if err != nil || lease.Spec.PoolRef.Name == "" {
 		// What cannot be read, or names no pool, is what the schema refuses in
 		// the next step, with the field and the rule. Without a stamp the
 		// checkout would refuse it too.
@@ -120,12 +120,15 @@ func (g *Grant) stamp(ctx context.Context, req admission.Request) admission.Resp
 // update renews a lease whose heartbeat has changed, and keeps the status from
 // being written by anybody else.
 func (g *Grant) update(ctx context.Context, req admission.Request) admission.Response {
-	lease, old := &seatpoolv1alpha1.SeatLease{}, &seatpoolv1alpha1.SeatLease{}
-	if err := g.Decoder.Decode(req, lease); err != nil {
-		return admission.Allowed("") // what the schema refuses in the next step
+	// No later step keeps an update away that cannot be read, and with it the
+	// status that somebody may have written there.
+	lease, err := decode(g.Decoder, req.Object)
+	if err != nil {
+		return refused(unreadable(req.Name, err))
 	}
-	if err := g.Decoder.DecodeRaw(req.OldObject, old); err != nil {
-		return refused(err)
+	old, err := decode(g.Decoder, req.OldObject)
+	if err != nil {
+		return refused(unreadable(req.Name, err))
 	}
 	key := types.NamespacedName{Namespace: req.Namespace, Name: req.Name}
 	if violations := handSet(lease.Status, old.Status); len(violations) > 0 {
@@ -189,7 +192,7 @@ func (g *Grant) grant(req admission.Request, lease *seatpoolv1alpha1.SeatLease, 
 	if req.DryRun == nil || !*req.DryRun {
 		signed, err := g.Signer.Sign(lease, pool.ProductName())
 		switch {
-		case errors.Is(err, token.ErrTooLong):
+		case errors.Is(err, token.ErrTooLong) && req.Operation == admissionv1.Create:
 			return admission.Allowed("") // a name is longer than the schema allows, which refuses it
 		case err != nil:
 			return refused(ledger.Busy(lease.Pool(), "the lease could not be signed"))

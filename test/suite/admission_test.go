@@ -119,6 +119,9 @@ func (e *env) post(body string) (code int, message string) {
 	res, err := httpClient.Post(url, "application/json", strings.NewReader(body))
 	e.must(err)
 	defer func() { e.must(res.Body.Close()) }()
+	if res.StatusCode < http.StatusBadRequest {
+		return res.StatusCode, ""
+	}
 	status := metav1.Status{}
 	e.must(decodeJSON(res.Body, &status))
 	return res.StatusCode, status.Message

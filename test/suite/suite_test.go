@@ -81,6 +81,12 @@ func newEnv(t *testing.T, c *cluster.Cluster) *env {
 	return e
 }
 
+// in is the same namespace in a subtest.
+func (e *env) in(t *testing.T) *env {
+	t.Helper()
+	return &env{T: t, Gomega: gomega.NewWithT(t), cluster: e.cluster, client: e.client, namespace: e.namespace}
+}
+
 // watched has every promise checked while the test runs.
 func (e *env) watched(options checker.Options) *env {
 	e.Helper()
