@@ -98,6 +98,8 @@ type figures struct {
 	calls   int
 	elapsed time.Duration
 	samples []time.Duration
+	// Processor time of the API server with etcd, and of the managers.
+	server, managers time.Duration
 }
 
 func (f *figures) rate() float64 { return float64(f.calls) / f.elapsed.Seconds() }
@@ -113,6 +115,8 @@ func (f *figures) quantile(q float64) time.Duration {
 func (f *figures) add(g *figures) {
 	f.calls += g.calls
 	f.elapsed += g.elapsed
+	f.server += g.server
+	f.managers += g.managers
 	f.samples = append(f.samples, g.samples...)
 	slices.Sort(f.samples)
 }

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -39,8 +40,10 @@ const (
 	refusal  = "refusal"
 )
 
+// The pools, and how long their leases live.
 const (
-	hot    = "hot"
+	hot    = "hot"   // the one that is measured
+	beside = "small" // one with few leases beside it
 	forAll = time.Hour
 )
 
@@ -51,15 +54,38 @@ type bench struct {
 	client  client.Client
 	api     *api
 	noop    *noop
-	serial  int
+	// webhooks is what the API server calls in variant (c).
+	webhooks string
+	// processes are those whose processor time is measured.
+	processes []process
+	serial    int
 }
+
+// process is one of a control plane, which took part in a call.
+type process struct {
+	name, part string
+}
+
+// The parts that a call's processor time is told of.
+const (
+	server = "server" // kube-apiserver and etcd
+	mgr    = "managers"
+)
 
 func newBench(ctx context.Context, s settings, managers int) (*bench, func() error, error) {
 	c, stop, err := cluster.StartMain(cluster.Options{Replicas: managers})
 	if err != nil {
 		return nil, nil, err
 	}
-	b := &bench{settings: s, cluster: c, client: c.Client()}
+	b := &bench{settings: s, cluster: c, client: c.Client(), webhooks: c.Endpoints().Balancer}
+	b.processes = []process{{"etcd", server}, {"kube-apiserver-0", server}}
+	for _, manager := range c.Endpoints().Managers {
+		b.processes = append(b.processes, process{manager.Name, mgr})
+	}
+	if managers == 1 {
+		// Without the balancer, whose work a Service does in the kernel.
+		b.webhooks = c.Endpoints().Managers[0].Webhook
+	}
 	if b.api, err = newAPI(c.Config()); err != nil {
 		return nil, nil, errors.Join(err, stop())
 	}
@@ -69,6 +95,7 @@ func newBench(ctx context.Context, s settings, managers int) (*bench, func() err
 	for _, object := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
 		poolNamed(hot, seatpoolv1alpha1.MaxSeats),
+		poolNamed(beside, seatpoolv1alpha1.MaxSeats),
 	} {
 		if err := b.client.Create(ctx, object); err != nil {
 			return nil, nil, errors.Join(err, stop())
@@ -93,7 +120,7 @@ func (b *bench) use(ctx context.Context, variant string) error {
 	case noDecision:
 		err = b.cluster.InstallWebhooks(b.noop.url)
 	case seatpool:
-		err = b.cluster.InstallWebhooks(b.cluster.Endpoints().Balancer)
+		err = b.cluster.InstallWebhooks(b.webhooks)
 	}
 	if err != nil {
 		return err
@@ -151,11 +178,12 @@ func (b *bench) noticed(ctx context.Context, variant string) (bool, error) {
 // callsFor returns how many calls a number of clients makes in a round.
 func (b *bench) callsFor(clients int) int { return min(b.calls, 100+25*clients) }
 
-// rounds measures checkouts, renewals and releases of the variants in turn.
+// compare measures checkouts, renewals and releases of the variants in turn, and
+// refusals.
 func (b *bench) compare(ctx context.Context, clients int, variants ...string) (map[string]map[string]*figures, error) {
 	results := map[string]map[string]*figures{}
 	for _, variant := range variants {
-		results[variant] = map[string]*figures{checkout: {}, renewal: {}, release: {}}
+		results[variant] = noFigures()
 	}
 	for round := range b.rounds {
 		// Another variant begins each round, so that none always has the same place.
@@ -164,23 +192,36 @@ func (b *bench) compare(ctx context.Context, clients int, variants ...string) (m
 			if err := b.use(ctx, variant); err != nil {
 				return nil, err
 			}
-			if err := b.cycle(ctx, clients, variant, results[variant]); err != nil {
+			if err := b.cycle(ctx, hot, clients, variant != seatpool, results[variant]); err != nil {
 				return nil, fmt.Errorf("%s with %d clients: %w", variant, clients, err)
 			}
+			if variant != seatpool {
+				continue
+			}
+			f, err := b.refuse(ctx, clients)
+			if err != nil {
+				return nil, fmt.Errorf("refusals with %d clients: %w", clients, err)
+			}
+			results[variant][refusal].add(f)
 		}
 	}
 	return results, nil
 }
 
-// cycle makes leases, renews them and releases them.
-func (b *bench) cycle(ctx context.Context, clients int, variant string, into map[string]*figures) error {
+func noFigures() map[string]*figures {
+	return map[string]*figures{checkout: {}, renewal: {}, release: {}, refusal: {}}
+}
+
+// cycle makes leases of a pool, renews them and releases them. With granted they
+// bring a status along, since nobody stamps one.
+func (b *bench) cycle(ctx context.Context, pool string, clients int, granted bool, into map[string]*figures) error {
 	b.serial++
 	prefix := fmt.Sprintf("l%d-", b.serial)
 	n := b.callsFor(clients)
 	name := func(i int) string { return prefix + strconv.Itoa(i) }
 	bodies := make([][]byte, n)
 	for i := range bodies {
-		bodies[i] = manifest(hot, name(i), forAll, variant != seatpool)
+		bodies[i] = manifest(pool, name(i), forAll, granted)
 	}
 	for _, step := range []struct {
 		kind string
@@ -190,7 +231,7 @@ func (b *bench) cycle(ctx context.Context, clients int, variant string, into map
 		{renewal, func(i int) error { return b.api.renew(ctx, name(i)) }},
 		{release, func(i int) error { return b.api.release(ctx, name(i)) }},
 	} {
-		f, err := run(clients, n, step.call)
+		f, err := b.run(clients, n, step.call)
 		if err != nil {
 			return fmt.Errorf("%s: %w", step.kind, err)
 		}
@@ -199,11 +240,64 @@ func (b *bench) cycle(ctx context.Context, clients int, variant string, into map
 	return nil
 }
 
-// refuse measures the refusals of the hot pool, made full for that time.
-func (b *bench) refuse(ctx context.Context, clients int) (*figures, error) {
-	if err := b.use(ctx, seatpool); err != nil {
+// run makes calls and also measures the processor time they take.
+func (b *bench) run(clients, n int, call func(i int) error) (*figures, error) {
+	before, err := b.processorTime()
+	if err != nil {
 		return nil, err
 	}
+	f, err := run(clients, n, call)
+	if err != nil {
+		return nil, err
+	}
+	after, err := b.processorTime()
+	f.server, f.managers = after[server]-before[server], after[mgr]-before[mgr]
+	return f, err
+}
+
+// processorTime returns how long the parts have run so far.
+func (b *bench) processorTime() (map[string]time.Duration, error) {
+	times := map[string]time.Duration{}
+	for _, p := range b.processes {
+		pid, err := b.cluster.Pid(p.name)
+		if err != nil {
+			return nil, err
+		}
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return nil, err
+		}
+		ticks, err := ticksOf(string(stat))
+		if err != nil {
+			return nil, fmt.Errorf("processor time of %s: %w", p.name, err)
+		}
+		times[p.part] += time.Duration(ticks) * tick
+	}
+	return times, nil
+}
+
+// tick is the unit of processor time in /proc, on every architecture of Linux.
+const tick = 10 * time.Millisecond
+
+// ticksOf adds the user and the system time in /proc/PID/stat. The name of the
+// program comes before them, in parentheses, and may hold anything.
+func ticksOf(stat string) (int64, error) {
+	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:])
+	const userTime, systemTime = 11, 12 // counted from the state, which follows the name
+	if len(fields) <= systemTime {
+		return 0, errors.New("the line is too short")
+	}
+	user, err := strconv.ParseInt(fields[userTime], 10, 64)
+	if err != nil {
+		return 0, err
+	}
+	system, err := strconv.ParseInt(fields[systemTime], 10, 64)
+	return user + system, err
+}
+
+// refuse measures the refusals of the hot pool by seatpool, made full for that
+// time.
+func (b *bench) refuse(ctx context.Context, clients int) (*figures, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(seatpoolv1alpha1.GroupVersion.WithKind("SeatLeaseList"))
 	if err := b.client.List(ctx, list, client.InNamespace(namespace)); err != nil {
@@ -214,7 +308,7 @@ func (b *bench) refuse(ctx context.Context, clients int) (*figures, error) {
 	}
 	b.serial++
 	n := b.callsFor(clients)
-	f, err := run(clients, n, func(i int) error {
+	f, err := b.run(clients, n, func(i int) error {
 		return mustBeRefused(b.api.create(ctx, manifest(hot, fmt.Sprintf("no%d-%d", b.serial, i), forAll, false)))
 	})
 	return f, errors.Join(err, b.setSeats(ctx, seatpoolv1alpha1.MaxSeats))
@@ -225,13 +319,13 @@ func (b *bench) setSeats(ctx context.Context, seats int) error {
 	return b.client.Patch(ctx, pool, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"seats":%d}}`, seats)))
 }
 
-// fill makes live leases until the hot pool has that many.
-func (b *bench) fill(ctx context.Context, have, want int) error {
+// fill makes live leases until the pool has that many.
+func (b *bench) fill(ctx context.Context, pool string, have, want int) error {
 	if err := b.use(ctx, noWebhooks); err != nil {
 		return err
 	}
 	_, err := run(32, want-have, func(i int) error {
-		return b.api.create(ctx, manifest(hot, fmt.Sprint("base-", have+i), 24*forAll, true))
+		return b.api.create(ctx, manifest(pool, fmt.Sprint(pool, "-base-", have+i), 24*forAll, true))
 	})
 	return err
 }
