@@ -185,49 +185,65 @@ func (s *SafetyNet) excess(pool *seatpoolv1alpha1.SeatPool) int {
 	return live - pool.Seats()
 }
 
-// ungranted returns the live leases of the pool that nobody granted: first
-// those whose grant is not signed by the operator, then those that no
-// reservation covered, the newest first. It also returns by how many live
-// leases the pool is over its seats.
+// ungranted returns the live leases of the pool that nobody granted, in the
+// order they are to be revoked, and by how many live leases the pool is over
+// its seats.
 func (s *SafetyNet) ungranted(ctx context.Context, pool *seatpoolv1alpha1.SeatPool) (leases []seatpoolv1alpha1.SeatLease, excess int, err error) {
 	list := &seatpoolv1alpha1.SeatLeaseList{}
 	if err := s.Client.List(ctx, list, client.MatchingFields{"spec.poolRef.name": pool.Name}); err != nil {
 		return nil, 0, err
 	}
-	newestFirst := func(a, b seatpoolv1alpha1.SeatLease) int {
+	now := s.Clock.Judge(pool.TTL())
+	live := make([]suspect, 0, len(list.Items))
+	for _, lease := range list.Items {
+		if lease.Pool() == client.ObjectKeyFromObject(pool) && lease.LiveAt(now, pool.Skew()) {
+			live = append(live, suspect{SeatLease: lease, forged: s.isForged(ctx, &lease), uncovered: s.isUncovered(lease.UID)})
+		}
+	}
+	return unfounded(live), len(live) - pool.Seats(), nil
+}
+
+// suspect is a live lease, with what speaks against it.
+type suspect struct {
+	seatpoolv1alpha1.SeatLease
+
+	// forged is true when its grant is surely not signed by the operator.
+	forged bool
+	// uncovered is true when it was seen created without a reservation.
+	uncovered bool
+}
+
+// unfounded returns the leases that nobody granted: first those without a
+// genuine grant, then copies of one, then those that no reservation covered,
+// and of each the newest first. A grant is one lease's: of those that carry the
+// same, it is the one that was reserved, or else the oldest.
+func unfounded(leases []suspect) []seatpoolv1alpha1.SeatLease {
+	slices.SortFunc(leases, func(a, b suspect) int {
 		return cmp.Or(
 			b.CreationTimestamp.Compare(a.CreationTimestamp.Time),
 			cmp.Compare(b.UID, a.UID),
 		)
-	}
-	slices.SortFunc(list.Items, newestFirst)
-
-	now := s.Clock.Judge(pool.TTL())
-	seats := map[string]int{}
-	for i := range list.Items {
-		seats[list.Items[i].Status.SeatID]++
-	}
-	live := 0
-	var forged, uncovered []seatpoolv1alpha1.SeatLease
-	for i := range list.Items {
-		lease := list.Items[i]
-		if lease.Pool() != client.ObjectKeyFromObject(pool) || !lease.LiveAt(now, pool.Skew()) {
-			continue
+	})
+	owner := map[string]types.UID{} // of the grant, by its seat
+	for _, uncovered := range []bool{true, false} {
+		for _, lease := range leases {
+			if !lease.forged && lease.uncovered == uncovered {
+				owner[lease.Status.SeatID] = lease.UID // the oldest comes last
+			}
 		}
-		live++
-		copied := seats[lease.Status.SeatID] > 1
+	}
+	var forged, copied, uncovered []seatpoolv1alpha1.SeatLease
+	for _, lease := range leases {
 		switch {
-		case copied:
-			// The oldest lease of a seat is the one it was granted to.
-			seats[lease.Status.SeatID]--
-			forged = append(forged, lease)
-		case s.isForged(ctx, &lease):
-			forged = append(forged, lease)
-		case s.isUncovered(lease.UID):
-			uncovered = append(uncovered, lease)
+		case lease.forged:
+			forged = append(forged, lease.SeatLease)
+		case owner[lease.Status.SeatID] != lease.UID:
+			copied = append(copied, lease.SeatLease)
+		case lease.uncovered:
+			uncovered = append(uncovered, lease.SeatLease)
 		}
 	}
-	return append(forged, uncovered...), live - pool.Seats(), nil
+	return slices.Concat(forged, copied, uncovered)
 }
 
 // isForged reports whether the grant of the lease is surely none of the
