@@ -104,12 +104,14 @@ func (k *KeyKeeper) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 	return ctrl.Result{RequeueAfter: plan.Next}, nil
 }
 
-// oldestIssued returns when the oldest lease in existence was signed.
+// oldestIssued returns when the oldest lease in existence was signed, zero when
+// there is none. A lease without a grant, created while there were no webhooks,
+// was never signed.
 func (k *KeyKeeper) oldestIssued() time.Time {
 	var oldest time.Time
 	for _, pool := range k.Index.Pools() {
 		for _, lease := range k.Index.Leases(pool) {
-			if oldest.IsZero() || lease.IssuedAt.Before(oldest) {
+			if !lease.IssuedAt.IsZero() && (oldest.IsZero() || lease.IssuedAt.Before(oldest)) {
 				oldest = lease.IssuedAt
 			}
 		}
