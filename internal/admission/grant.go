@@ -231,9 +231,6 @@ func restored(lease, old *seatpoolv1alpha1.SeatLease) admission.Response {
 	if equality.Semantic.DeepEqual(lease.Status, old.Status) {
 		return admission.Allowed("")
 	}
-	if old.Status.SeatID == "" {
-		return admission.Patched("", jsonpatch.NewOperation("remove", "/status", nil))
-	}
 	return admission.Patched("", jsonpatch.NewOperation("add", "/status", old.Status))
 }
 
